@@ -1,0 +1,35 @@
+# Small dependencies, header-only or static, so that a built program runs on another Linux machine
+# that has nothing but the CUDA libraries.
+find_package(Threads REQUIRED)
+find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# An imported target for a static archive whose package would otherwise pick the shared library.
+function(headroom_import_static target archive header)
+  find_library(HEADROOM_LIB_${archive} NAMES lib${archive}.a REQUIRED)
+  find_path(HEADROOM_INCLUDE_${archive} NAMES ${header} REQUIRED)
+  mark_as_advanced(HEADROOM_LIB_${archive} HEADROOM_INCLUDE_${archive})
+  add_library(${target} STATIC IMPORTED GLOBAL)
+  set_target_properties(${target} PROPERTIES
+    IMPORTED_LOCATION "${HEADROOM_LIB_${archive}}"
+    INTERFACE_INCLUDE_DIRECTORIES "${HEADROOM_INCLUDE_${archive}}")
+endfunction()
+
+headroom_import_static(headroom_zlib z zlib.h)
+headroom_import_static(headroom_jpeg jpeg jpeglib.h)
+headroom_import_static(headroom_png png png.h)
+set_target_properties(headroom_png PROPERTIES INTERFACE_LINK_LIBRARIES "headroom_zlib;m")
+
+# libgomp linked statically. Only core/base/parallel.cpp is compiled with -fopenmp.
+execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.a
+                OUTPUT_VARIABLE headroom_libgomp OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT IS_ABSOLUTE "${headroom_libgomp}")
+  message(FATAL_ERROR "libgomp.a is not beside ${CMAKE_CXX_COMPILER}: "
+                      "a GNU compiler with its OpenMP runtime is needed")
+endif()
+add_library(headroom_openmp STATIC IMPORTED GLOBAL)
+set_target_properties(headroom_openmp PROPERTIES
+  IMPORTED_LOCATION "${headroom_libgomp}"
+  INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")
