@@ -1,0 +1,116 @@
+// Host and meta runtimes.
+#include "core/base/host_runtime.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+namespace headroom {
+namespace {
+
+constexpr int64_t kSegmentAlignment = 512;
+
+// Both runtimes finish every call before they return, so events are time stamps.
+class SynchronousRuntime : public DeviceRuntime {
+ public:
+  void* host_acquire(int64_t bytes) override {
+    void* memory = std::malloc(static_cast<size_t>(bytes > 0 ? bytes : 1));
+    if (!memory) throw DeviceError(detail::concat("host memory: ", bytes, " bytes not available"));
+    return memory;
+  }
+  void host_release(void* memory) noexcept override { std::free(memory); }
+
+  void synchronize() override {}
+  void check_async_error() override {}
+
+  EventHandle create_event() override { return new Clock::time_point(Clock::now()); }
+  void destroy_event(EventHandle event) noexcept override {
+    delete static_cast<Clock::time_point*>(event);
+  }
+  void record_event(EventHandle event, Stream) override {
+    *static_cast<Clock::time_point*>(event) = Clock::now();
+  }
+  void wait_event(EventHandle, Stream) override {}
+  void synchronize_event(EventHandle) override {}
+  float elapsed_ms(EventHandle begin, EventHandle end) override {
+    return std::chrono::duration<float, std::milli>(*static_cast<Clock::time_point*>(end) -
+                                                    *static_cast<Clock::time_point*>(begin))
+        .count();
+  }
+
+  void begin_kernel(const char*) override {}
+  void end_kernel(const char*) override {}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+};
+
+class CpuRuntime : public SynchronousRuntime {
+ public:
+  std::string description() const override {
+    return detail::concat("CPU, ", std::thread::hardware_concurrency(), " hardware threads");
+  }
+  void* acquire(int64_t bytes) override {
+    const int64_t rounded = (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+    return std::aligned_alloc(kSegmentAlignment, static_cast<size_t>(rounded));
+  }
+  void release(void* segment, int64_t) noexcept override { std::free(segment); }
+  MemoryInfo memory_info() override {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    return {sysconf(_SC_AVPHYS_PAGES) * page, sysconf(_SC_PHYS_PAGES) * page};
+  }
+  void copy_to_device(void* to, const void* from, int64_t bytes, Stream) override {
+    if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+  void copy_to_host(void* to, const void* from, int64_t bytes) override {
+    if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+  void copy_within(void* to, const void* from, int64_t bytes) override {
+    if (bytes) std::memmove(to, from, static_cast<size_t>(bytes));
+  }
+  void fill_bytes(void* to, uint8_t value, int64_t bytes) override {
+    if (bytes) std::memset(to, value, static_cast<size_t>(bytes));
+  }
+};
+
+class MetaRuntime : public SynchronousRuntime {
+ public:
+  explicit MetaRuntime(DeviceType stands_for) : stands_for_(stands_for) {}
+  std::string description() const override {
+    return detail::concat(name_of(Device::meta(stands_for_)), ": counts bytes, runs nothing");
+  }
+  void* acquire(int64_t bytes) override {
+    // Non-canonical on x86-64, so that a stray read faults at once instead of returning rubbish.
+    char* out = reinterpret_cast<char*>(next_address_);
+    next_address_ += static_cast<uintptr_t>((bytes + kSegmentAlignment - 1) / kSegmentAlignment *
+                                            kSegmentAlignment);
+    return out;
+  }
+  void release(void*, int64_t) noexcept override {}
+  MemoryInfo memory_info() override { return {kUnlimited, kUnlimited}; }
+  void copy_to_device(void*, const void*, int64_t, Stream) override {}
+  // Nothing was computed, so a reader on the host sees zeros.
+  void copy_to_host(void* to, const void*, int64_t bytes) override {
+    if (bytes) std::memset(to, 0, static_cast<size_t>(bytes));
+  }
+  void copy_within(void*, const void*, int64_t) override {}
+  void fill_bytes(void*, uint8_t, int64_t) override {}
+
+ private:
+  static constexpr int64_t kUnlimited = int64_t{1} << 50;
+  DeviceType stands_for_;
+  uintptr_t next_address_ = uintptr_t{1} << 56;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRuntime> make_cpu_runtime() { return std::make_unique<CpuRuntime>(); }
+std::unique_ptr<DeviceRuntime> make_meta_runtime(DeviceType stands_for) {
+  return std::make_unique<MetaRuntime>(stands_for);
+}
+
+}  // namespace headroom

@@ -1,0 +1,23 @@
+// Process-wide switches that ops and kernels obey. Set them between steps, from the thread that
+// trains; a change in the middle of a step is allowed but makes its peak depend on when.
+#pragma once
+
+#include <cstdint>
+
+namespace headroom {
+
+enum class Tf32 : uint8_t { off, conv, all };
+
+struct Settings {
+  bool cudnn = true;             // false: our own convolution kernels
+  bool cudnn_benchmark = false;  // timed search for the fastest plan instead of heuristics
+  bool deterministic = false;    // the same bits twice; kernels that cannot are not used
+  // TF32 tensor cores for f32 on CUDA: PyTorch's default is convolutions only.
+  Tf32 tf32 = Tf32::conv;
+  int64_t workspace_limit_bytes = int64_t{32} << 20;  // the most one convolution may ask for
+  bool launch_blocking = false;                       // every kernel waits for its own end
+};
+
+Settings& settings();
+
+}  // namespace headroom

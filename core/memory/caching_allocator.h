@@ -1,0 +1,156 @@
+// The caching allocator, one class for every device. Requests are served from segments held from
+// the DeviceRuntime, which makes a peak a function of the sequence of requests and of nothing else:
+// the meta device runs this same class over addresses that hold no memory.
+//
+// Sizes and policy follow PyTorch's CUDA caching allocator, so that numbers compare: requests are
+// rounded up to 512 B; those up to 1 MiB come from 2 MiB segments (small pool), those under 10 MiB
+// from 20 MiB segments, larger ones from segments of their own rounded to 2 MiB. Best fit, ties by
+// (segment number, offset). A block is split when the rest is at least 512 B (small pool) or over
+// 1 MiB (large pool), and merged with free neighbours of its segment when freed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/device.h"
+#include "core/memory/scopes.h"
+#include "core/memory/stats.h"
+
+namespace headroom {
+
+constexpr int64_t kMinBlockBytes = 512;
+constexpr int64_t kSmallLimitBytes = int64_t{1} << 20;     // the largest request of the small pool
+constexpr int64_t kSmallSegmentBytes = int64_t{2} << 20;   // a segment of the small pool
+constexpr int64_t kMediumLimitBytes = int64_t{10} << 20;   // requests under this share segments
+constexpr int64_t kLargeSegmentBytes = int64_t{20} << 20;  // the shared segment of the large pool
+constexpr int64_t kLargeRoundBytes = int64_t{2} << 20;     // larger segments are rounded to this
+
+// A piece of a segment. Owned by the allocator; holders keep a pointer until they free it.
+struct Block {
+  void* address = nullptr;
+  int64_t bytes = 0;            // rounded
+  int64_t requested_bytes = 0;  // as asked
+  int64_t segment = 0;          // number of its segment, counted from 1 in order of acquisition
+  int64_t offset = 0;           // within the segment
+  Tag tag = Tag::temporary;
+  PathId path = 0;
+  const char* op = "";
+  Phase phase = Phase::none;
+  bool in_use = false;
+  bool small = false;
+  Block* previous = nullptr;  // neighbours in the segment, by address
+  Block* next = nullptr;
+};
+
+// One change of the allocator's state, kept while recording is on.
+struct MemoryEvent {
+  enum class Kind : uint8_t { allocate, free, retag, segment_acquire, segment_release, failure };
+  Kind kind = Kind::allocate;
+  Tag tag = Tag::temporary;           // after the event
+  Tag previous_tag = Tag::temporary;  // retag and free: before it
+  Phase phase = Phase::none;
+  PathId path = 0;
+  const char* op = "";
+  int64_t bytes = 0;  // of the block or segment
+  int64_t segment = 0;
+  int64_t offset = 0;
+  int64_t allocated_bytes = 0;  // after the event
+  int64_t reserved_bytes = 0;   // after the event
+  int64_t time_us = 0;          // since the allocator was made
+};
+
+struct BlockInfo {
+  int64_t offset = 0, bytes = 0, requested_bytes = 0;
+  uint64_t address = 0;
+  bool in_use = false;
+  Tag tag = Tag::temporary;
+  PathId path = 0;
+  std::string op;
+};
+struct SegmentInfo {
+  int64_t number = 0, bytes = 0, allocated_bytes = 0;
+  uint64_t address = 0;
+  bool small = false;
+  std::vector<BlockInfo> blocks;  // by offset; they tile the segment
+};
+
+class CachingAllocator {
+ public:
+  // Borrows the runtime, which must outlive the allocator.
+  CachingAllocator(Device device, DeviceRuntime& runtime);
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  // A block of at least `bytes` (0 counts as a request of 512 B: every storage has an address).
+  // Tag, path, op and phase come from memory_context(). On a miss: a new segment; if the limit or
+  // the device refuses, cached segments are given back (first the fewest that suffice, then all)
+  // and it is tried again; then OutOfMemory. Throws InvalidArgument for negative bytes, OutOfMemory
+  // for sizes no device has. A failed call changes nothing but the counters and the cache.
+  Block* allocate(int64_t bytes);
+  void free(Block* block) noexcept;
+
+  // Charges a live block to another tag; its bytes move with it, the allocated total stays.
+  void retag(Block* block, Tag tag);
+
+  // Gives every wholly free segment back to the device. Live blocks stay where they are.
+  void empty_cache();
+
+  // The most bytes that may be reserved; 0 takes the limit away. A limit below what is reserved
+  // now acts on the next segment asked for.
+  void set_memory_limit(int64_t bytes);
+  int64_t memory_limit() const;
+
+  MemoryStats stats() const;
+  int64_t allocated_bytes() const;
+  int64_t reserved_bytes() const;
+  int64_t max_allocated_bytes() const;
+  int64_t max_reserved_bytes() const;
+  // Peaks become the current values; totals go on.
+  void reset_peak_stats();
+  // Totals, retries and out-of-memory counts become zero; current values and peaks stay.
+  void reset_accumulated_stats();
+
+  // Segments by number with the blocks that tile them.
+  std::vector<SegmentInfo> snapshot() const;
+
+  // Recording keeps every event from now on, the oldest dropped beyond `capacity` events.
+  // record_events(0) stops and clears.
+  void record_events(int64_t capacity);
+  std::vector<MemoryEvent> events() const;
+
+  // PyTorch's memory_summary(): a table of the statistics, sizes in B, KiB, MiB, GiB.
+  std::string summary() const;
+
+  // Called before each request with the running number of requests; returning true makes that
+  // request fail with OutOfMemory. For tests of recovery; empty switches it off.
+  void set_failure_hook(std::function<bool(int64_t request, int64_t bytes)> hook);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The allocator of a device, made on first use. Throws InvalidArgument without such a device.
+CachingAllocator& allocator_of(Device device);
+
+// Bytes that a request of `bytes` occupies, and the segment it would need on a miss.
+int64_t rounded_bytes(int64_t bytes);
+int64_t segment_bytes_for(int64_t rounded);
+
+// The usual readings under PyTorch's names, for a device.
+int64_t memory_allocated(Device device);
+int64_t max_memory_allocated(Device device);
+int64_t memory_reserved(Device device);
+int64_t max_memory_reserved(Device device);
+void reset_peak_memory_stats(Device device);
+void empty_cache(Device device);
+std::string memory_summary(Device device);
+
+// "13.41 MiB": three significant places, binary units.
+std::string format_bytes(int64_t bytes);
+
+}  // namespace headroom

@@ -1,0 +1,51 @@
+// Storage: one block of an allocator, shared by the tensors that look at it, with the version
+// counter that lets a saved tensor notice an in-place write.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/memory/caching_allocator.h"
+
+namespace headroom {
+
+class Storage {
+ public:
+  // Allocates `bytes` on the device under the current memory_context(). Throws OutOfMemory.
+  Storage(Device device, int64_t bytes);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  Device device() const { return device_; }
+  void* data() const { return block_->address; }
+  int64_t bytes() const { return bytes_; }
+  // What the allocator charges for it: the rounded size.
+  int64_t block_bytes() const { return block_->bytes; }
+  Tag tag() const { return block_->tag; }
+  void set_tag(Tag tag);
+  PathId path() const { return block_->path; }
+
+  int64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+  // While a saved tensor holds a temporary, it is charged as a saved activation.
+  void begin_saved();
+  void end_saved();
+
+  // Set once a differentiable view of this storage exists: in-place ops with gradients are refused
+  // from then on, because the view's place in the graph would go stale.
+  bool has_views() const { return has_views_; }
+  void mark_viewed() { has_views_ = true; }
+
+ private:
+  Device device_;
+  CachingAllocator* allocator_;
+  Block* block_;
+  int64_t bytes_;
+  int64_t version_ = 0;
+  int saved_count_ = 0;
+  bool has_views_ = false;
+};
+
+}  // namespace headroom
