@@ -2,58 +2,73 @@
 # headroom_cuda_libs (static runtime, cuBLAS, cuBLASLt, cuDNN) and headroom_cudnn_frontend.
 # Sets HEADROOM_WITH_CUDA.
 set(HEADROOM_WITH_CUDA OFF)
-
-set(headroom_deps "${PROJECT_SOURCE_DIR}/.deps")
-set(headroom_cuda_hints
-    "${CUDAToolkit_ROOT}" "$ENV{CUDAToolkit_ROOT}" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}")
-list(REMOVE_ITEM headroom_cuda_hints "")
-
-# Fills HEADROOM_NVCC and the cache variables of headers and libraries; appends what is missing
-# to headroom_cuda_missing.
-macro(headroom_find_cuda_parts)
-  set(headroom_cuda_missing "")
-  if(CMAKE_CUDA_COMPILER)
-    set(HEADROOM_NVCC "${CMAKE_CUDA_COMPILER}" CACHE FILEPATH "The CUDA compiler")
-  endif()
-  find_program(HEADROOM_NVCC nvcc
-               HINTS "$ENV{CUDACXX}" ${headroom_cuda_hints} ENV PATH
-               PATHS /usr/local/cuda "${headroom_deps}/cuda" PATH_SUFFIXES bin)
-  if(HEADROOM_NVCC)
-    get_filename_component(headroom_cuda_root "${HEADROOM_NVCC}" REALPATH)
-    get_filename_component(headroom_cuda_root "${headroom_cuda_root}/../.." ABSOLUTE)
-    set(headroom_cuda_search ${headroom_cuda_hints} "${headroom_cuda_root}")
-    set(headroom_lib_suffixes lib64 lib lib/x64 targets/x86_64-linux/lib)
-    find_path(HEADROOM_CUDNN_INCLUDE cudnn.h HINTS "$ENV{CUDNN_HOME}" ${headroom_cuda_search}
-              PATHS "${headroom_deps}/cuda" PATH_SUFFIXES include)
-    foreach(library cudnn cublasLt cublas)
-      find_library(HEADROOM_LIB_${library} NAMES ${library}
-                   HINTS "$ENV{CUDNN_HOME}" ${headroom_cuda_search}
-                   PATHS "${headroom_deps}/cuda" PATH_SUFFIXES ${headroom_lib_suffixes})
-      mark_as_advanced(HEADROOM_LIB_${library})
-      if(NOT HEADROOM_LIB_${library})
-        list(APPEND headroom_cuda_missing "lib${library}")
-      endif()
-    endforeach()
-    if(NOT HEADROOM_CUDNN_INCLUDE)
-      list(APPEND headroom_cuda_missing "cudnn.h")
-    endif()
-  else()
-    list(APPEND headroom_cuda_missing "nvcc")
-  endif()
-  find_path(HEADROOM_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
-            HINTS "${headroom_deps}/cudnn-frontend" ${headroom_cuda_search} PATH_SUFFIXES include)
-  if(NOT HEADROOM_CUDNN_FRONTEND_INCLUDE)
-    list(APPEND headroom_cuda_missing "cudnn_frontend.h (./dev build fetches it)")
-  endif()
-  mark_as_advanced(HEADROOM_NVCC HEADROOM_CUDNN_INCLUDE HEADROOM_CUDNN_FRONTEND_INCLUDE)
-endmacro()
+set(headroom_cuda_minimum 13.0)
 
 if(HEADROOM_CUDA STREQUAL "OFF")
   message(STATUS "Headroom backends: cpu (HEADROOM_CUDA=OFF)")
   return()
 endif()
 
-headroom_find_cuda_parts()
+set(headroom_deps "${PROJECT_SOURCE_DIR}/.deps")
+set(headroom_cuda_missing "")
+
+# nvcc: the one asked for, then the one on PATH, then the usual folders, then what ./dev fetched.
+if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
+  set(CMAKE_CUDA_COMPILER "$ENV{CUDACXX}")
+endif()
+if(CMAKE_CUDA_COMPILER)
+  find_program(HEADROOM_NVCC "${CMAKE_CUDA_COMPILER}")
+endif()
+set(headroom_cuda_hints "")
+foreach(root "${CUDAToolkit_ROOT}" "$ENV{CUDAToolkit_ROOT}" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}")
+  if(root)
+    list(APPEND headroom_cuda_hints "${root}")
+  endif()
+endforeach()
+find_program(HEADROOM_NVCC nvcc HINTS ${headroom_cuda_hints}
+             PATHS /usr/local/cuda "${headroom_deps}/cuda" PATH_SUFFIXES bin)
+mark_as_advanced(HEADROOM_NVCC)
+
+if(HEADROOM_NVCC)
+  execute_process(COMMAND "${HEADROOM_NVCC}" --version
+                  OUTPUT_VARIABLE headroom_nvcc_output ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9.]+)" headroom_nvcc_output "${headroom_nvcc_output}")
+  if(CMAKE_MATCH_1 VERSION_LESS headroom_cuda_minimum)
+    list(APPEND headroom_cuda_missing
+         "CUDA ${headroom_cuda_minimum} (${HEADROOM_NVCC} is '${CMAKE_MATCH_1}')")
+  endif()
+  get_filename_component(headroom_cuda_root "${HEADROOM_NVCC}" REALPATH)
+  get_filename_component(headroom_cuda_root "${headroom_cuda_root}/../.." ABSOLUTE)
+  list(APPEND headroom_cuda_hints "${headroom_cuda_root}")
+else()
+  list(APPEND headroom_cuda_missing "nvcc")
+endif()
+if(DEFINED ENV{CUDNN_HOME})
+  list(APPEND headroom_cuda_hints "$ENV{CUDNN_HOME}")
+endif()
+
+# cuDNN may lie in the toolkit, with the system's own headers, or in what ./dev fetched.
+find_path(HEADROOM_CUDNN_INCLUDE cudnn.h HINTS ${headroom_cuda_hints}
+          PATHS "${headroom_deps}/cuda" PATH_SUFFIXES include)
+find_path(HEADROOM_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
+          HINTS "${headroom_deps}/cudnn-frontend" ${headroom_cuda_hints} PATH_SUFFIXES include)
+mark_as_advanced(HEADROOM_CUDNN_INCLUDE HEADROOM_CUDNN_FRONTEND_INCLUDE)
+if(NOT HEADROOM_CUDNN_INCLUDE)
+  list(APPEND headroom_cuda_missing "cudnn.h")
+endif()
+if(NOT HEADROOM_CUDNN_FRONTEND_INCLUDE)
+  list(APPEND headroom_cuda_missing "cudnn_frontend.h (./dev build fetches it)")
+endif()
+foreach(library cudnn cublasLt cublas)
+  find_library(HEADROOM_LIB_${library} NAMES ${library} HINTS ${headroom_cuda_hints}
+               PATHS "${headroom_deps}/cuda"
+               PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib targets/sbsa-linux/lib)
+  mark_as_advanced(HEADROOM_LIB_${library})
+  if(NOT HEADROOM_LIB_${library})
+    list(APPEND headroom_cuda_missing "lib${library}")
+  endif()
+endforeach()
+
 if(headroom_cuda_missing)
   list(JOIN headroom_cuda_missing ", " headroom_cuda_missing)
   if(HEADROOM_CUDA STREQUAL "ON")
@@ -69,13 +84,13 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
 endif()
 enable_language(CUDA)
 # The CUDA module of CMake 3.25 knows no standard above 17, so the flag is given here, and the
-# standard only after the compiler was probed.
+# standard is set only after the compiler was probed.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-find_package(CUDAToolkit 13 REQUIRED)
+find_package(CUDAToolkit ${headroom_cuda_minimum} REQUIRED)
 
 add_library(headroom_cuda_libs INTERFACE)
 target_include_directories(headroom_cuda_libs SYSTEM INTERFACE

@@ -43,6 +43,7 @@ function(headroom_add_program name)
   target_link_libraries(${name} PRIVATE ${arg_LINK})
   headroom_set_warnings(${name})
   if(NOT HEADROOM_SANITIZE)
-    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc
+                        "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map")
   endif()
 endfunction()
