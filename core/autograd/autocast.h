@@ -1,0 +1,43 @@
+// Autocast: inside a region, ops that gain from half precision take their inputs in it, and ops
+// that need range take f32. The lists are PyTorch's for the ops that exist here:
+//   half: conv2d, linear, matmul
+//   f32:  exp, log, pow, softmax, log_softmax, cross_entropy, mse_loss, sum, mean
+//   as they come: everything else; where two dtypes meet, the wider wins
+#pragma once
+
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+
+// Regions nest and are per thread. Leaving the outermost region empties the cache of weight casts.
+class Autocast {
+ public:
+  // dtype f16 or bf16; throws InvalidArgument for others. enabled = false makes an f32 island.
+  explicit Autocast(DType dtype, bool enabled = true);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool previous_enabled_;
+  DType previous_dtype_;
+};
+
+struct AutocastState {
+  bool enabled = false;
+  DType dtype = DType::f16;
+};
+AutocastState autocast_state();
+
+namespace autocast {
+
+// x in the half dtype of the region, or x itself outside a region or if it is f64 or not floating.
+// A leaf that requires a gradient is cast once per region (one half copy at most, released with the
+// region), or not at all if an optimizer keeps a half copy of it; its gradient goes straight to the
+// leaf, in f32. Undefined stays undefined.
+Tensor to_half(const Tensor& x);
+// x in f32 inside a region if it is half; else x itself.
+Tensor to_float(const Tensor& x);
+
+}  // namespace autocast
+}  // namespace headroom

@@ -1,0 +1,21 @@
+// Activation checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+#pragma once
+
+#include <functional>
+
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+
+// y = fn(x), keeping nothing of what fn computes but x; backward runs fn again. The second run sees
+// the random state, the autocast state and the batch-norm mode of the first: the same dropout
+// masks, the same dtypes, and no second update of running averages. fn may use any tensors besides
+// x (parameters mostly); y requires a gradient if x or any of them does. Throws what fn throws;
+// Error in backward if x was written in place after the call.
+Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& x);
+
+// Whether a checkpoint's second forward is running on this thread: layers with state must not
+// update it again.
+bool in_recomputation();
+
+}  // namespace headroom

@@ -1,0 +1,20 @@
+// Backward: walks the tape from an output in reverse program order, frees every node's saved
+// tensors as soon as they are used, and leaves gradients in the leaves.
+#pragma once
+
+#include "core/autograd/node.h"
+
+namespace headroom {
+
+struct BackwardOptions {
+  bool retain_graph = false;  // keep what nodes saved, so that backward can run again
+};
+
+// d(output)/d(leaf) * seed is added to the .grad of every leaf below `output`. seed has output's
+// shape or is a single value that stands for all elements; undefined means 1, and then output must
+// hold one element. Throws InvalidArgument for an output outside a graph, Error for a graph that
+// was released by an earlier backward, for a saved tensor that was written in place since, and for
+// backward inside backward of the same graph (double backward is not offered).
+void backward(const Tensor& output, const Tensor& seed = {}, const BackwardOptions& options = {});
+
+}  // namespace headroom

@@ -1,0 +1,208 @@
+// The tape. An op is a struct derived from Node: its members are what it saved in forward, its
+// backward returns one gradient per input, and the object itself is the tape's node. Every op has
+// one output, so an edge is simply the node that made a tensor (or the leaf's gradient
+// accumulator).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+
+class Node;
+using Edge = std::shared_ptr<Node>;
+
+// One gradient per input of the op, in order; undefined where none is wanted.
+using Grads = std::vector<Tensor>;
+
+// What a producer offers to a consumer that would otherwise keep its output: to make it again, bit
+// for bit, from what the producer keeps anyway.
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+  virtual Tensor recompute() = 0;
+  virtual const char* recipe_name() const = 0;
+};
+
+// One tensor kept for backward, or the recipe for it. Shared between the op's member and the node's
+// list, so that the engine can drop it without knowing the op.
+struct SavedState {
+  Tensor tensor;  // detached; undefined when released or when a recipe stands for it
+  std::shared_ptr<Storage> storage;
+  std::shared_ptr<Recipe> recipe;
+  int64_t version = 0;
+  bool released = false;
+  const char* op = "";
+
+  SavedState() = default;
+  ~SavedState() { release(); }
+  SavedState(const SavedState&) = delete;
+  SavedState& operator=(const SavedState&) = delete;
+  void release();
+};
+
+// A tensor saved for backward.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  explicit SavedTensor(std::shared_ptr<SavedState> state) : state_(std::move(state)) {}
+  explicit operator bool() const { return state_ != nullptr; }
+
+  // The tensor, made again where a recipe stands for it. Throws Error when the graph was released
+  // ("backward a second time") and when the storage was written to since ("in place").
+  Tensor get() const;
+  // The same, giving up what is kept unless the graph is to be kept: the op then holds the last
+  // handle and may free the bytes early or write over them.
+  Tensor take() const;
+
+ private:
+  std::shared_ptr<SavedState> state_;
+};
+
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  Node() = default;
+  virtual ~Node();
+  Node(Node&&) = default;
+
+  // The op's name, as messages and traces show it. A static string.
+  virtual const char* name() const = 0;
+
+  // Gradients of the inputs from the gradient of the output. dy is dense in the output's format or
+  // not at all strided in it (expanded); is_unique() tells whether it may be overwritten.
+  virtual Grads backward(Tensor dy) = 0;
+
+  // The accumulator behind a leaf, or nullptr.
+  virtual LeafNode* as_leaf() { return nullptr; }
+
+  const std::vector<Edge>& edges() const { return edges_; }
+  uint64_t sequence() const { return sequence_; }
+  PathId path() const { return path_; }
+  const std::vector<std::shared_ptr<SavedState>>& saved() const { return saved_; }
+  bool released() const { return released_; }
+
+  // For apply() and the engine.
+  void connect(std::vector<Edge> edges);
+  bool wants_any() const;
+  void release_saved();
+
+ protected:
+  // Whether input i's gradient is wanted. Known before forward runs, so that forward saves only
+  // what a wanted gradient needs.
+  bool wants(int input) const {
+    return input < static_cast<int>(edges_.size()) && edges_[static_cast<size_t>(input)];
+  }
+
+  // Keeps a tensor for backward, under the policy in force: as it is, or by its recipe.
+  SavedTensor save(const Tensor& tensor);
+  // Keeps the bytes even where a recipe exists (an op that owns the recipe must not save through
+  // it).
+  SavedTensor save_bytes(const Tensor& tensor);
+
+ private:
+  std::vector<Edge> edges_;
+  std::vector<std::shared_ptr<SavedState>> saved_;
+  uint64_t sequence_ = 0;
+  PathId path_ = 0;
+  bool released_ = false;
+};
+
+// Where the gradient of a leaf is gathered: in the leaf's own dtype (f32 for half leaves).
+class LeafNode final : public Node {
+ public:
+  LeafNode(DType dtype, Device device, const Shape& shape, MemoryFormat format);
+  const char* name() const override { return "leaf"; }
+  Grads backward(Tensor dy) override;
+  LeafNode* as_leaf() override { return this; }
+
+  Tensor grad;
+
+ private:
+  DType grad_dtype_;
+  Shape shape_;
+  MemoryFormat format_;
+};
+
+// The edge that an op's input contributes: the node that made it, the accumulator of a leaf that
+// requires a gradient, or null.
+Edge edge_of(const Tensor& input);
+
+// Whether ops record nodes; true unless a NoGrad is alive on this thread.
+bool grad_enabled();
+
+// Ops inside record nothing and save nothing.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Ops inside record again; for a checkpoint's second forward, which runs inside backward.
+class EnableGrad {
+ public:
+  EnableGrad();
+  ~EnableGrad();
+  EnableGrad(const EnableGrad&) = delete;
+  EnableGrad& operator=(const EnableGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// How saved tensors are kept. `recompute` uses recipes where producers offer them; `keep` never
+// does.
+enum class SavePolicy : uint8_t { recompute, keep };
+SavePolicy save_policy();
+class SavePolicyScope {
+ public:
+  explicit SavePolicyScope(SavePolicy policy);
+  ~SavePolicyScope();
+  SavePolicyScope(const SavePolicyScope&) = delete;
+  SavePolicyScope& operator=(const SavePolicyScope&) = delete;
+
+ private:
+  SavePolicy previous_;
+};
+
+namespace detail {
+
+// Notes that an op saw an input that requires a gradient, also where NoGrad is in force; checkpoint
+// asks for it.
+void note_grad_seen(const std::vector<Edge>& edges);
+std::vector<Edge> edges_of(std::initializer_list<const Tensor*> inputs);
+Tensor finish(const std::shared_ptr<Node>& node, Tensor out);
+
+}  // namespace detail
+
+// Runs an op: connects its node, runs forward under the op's name, hangs the node on the output.
+template <class Op, class... Inputs>
+Tensor apply(Op op, const Inputs&... inputs) {
+  const OpScope scope(op.name());
+  auto node = std::make_shared<Op>(std::move(op));
+  node->connect(detail::edges_of({&inputs...}));
+  return detail::finish(node, node->forward(inputs...));
+}
+
+// The same for an op whose forward takes a list.
+template <class Op>
+Tensor apply_list(Op op, const std::vector<Tensor>& inputs) {
+  const OpScope scope(op.name());
+  auto node = std::make_shared<Op>(std::move(op));
+  std::vector<Edge> edges;
+  if (grad_enabled()) {
+    for (const Tensor& input : inputs) edges.push_back(edge_of(input));
+  }
+  node->connect(std::move(edges));
+  return detail::finish(node, node->forward(inputs));
+}
+
+}  // namespace headroom

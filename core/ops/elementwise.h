@@ -1,0 +1,73 @@
+// Elementwise ops: unary, binary with broadcasting, their in-place forms, dropout, casts and
+// copies. All take any shape and strides and floating dtypes unless a line says otherwise; results
+// are dense in the first operand's memory format. Throws InvalidArgument for shapes that do not
+// broadcast.
+#pragma once
+
+#include "core/ops/params.h"
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+
+// y = f(x).
+Tensor neg(const Tensor& x);
+Tensor exp(const Tensor& x);  // f32 under autocast
+Tensor log(const Tensor& x);  // f32 under autocast
+Tensor sqrt(const Tensor& x);
+Tensor abs(const Tensor& x);   // derivative 0 at 0
+Tensor relu(const Tensor& x);  // NaN stays NaN; derivative 0 at 0
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor silu(const Tensor& x);                  // x * sigmoid(x)
+Tensor pow(const Tensor& x, double exponent);  // f32 under autocast
+Tensor add(const Tensor& x, double addend);
+Tensor mul(const Tensor& x, double factor);
+
+// y = a op b with NumPy's broadcasting. Of two dtypes the wider one wins (f16 with bf16 gives f32).
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, const Tensor& b);  // NaN wins; ties share the gradient in halves
+Tensor minimum(const Tensor& a, const Tensor& b);
+
+// In place: x is overwritten, its storage's version rises, and x returns. x keeps its dtype; b
+// broadcasts to x, not the reverse. Throws InvalidArgument for a leaf that requires a gradient, for
+// a view, and for a tensor that has views, while gradients are recorded.
+Tensor& relu_(Tensor& x);
+Tensor& leaky_relu_(Tensor& x, double slope = 0.01);
+Tensor& sigmoid_(Tensor& x);
+Tensor& tanh_(Tensor& x);
+Tensor& neg_(Tensor& x);
+Tensor& exp_(Tensor& x);
+Tensor& add_(Tensor& x, const Tensor& b);
+Tensor& sub_(Tensor& x, const Tensor& b);
+Tensor& mul_(Tensor& x, const Tensor& b);
+Tensor& div_(Tensor& x, const Tensor& b);
+Tensor& add_(Tensor& x, double addend);
+Tensor& mul_(Tensor& x, double factor);
+Tensor& fill_(Tensor& x, double value);  // any dtype
+Tensor& zero_(Tensor& x);
+// x = from converted to x's dtype; shapes must be equal, devices too.
+Tensor& copy_(Tensor& x, const Tensor& from);
+
+// y = x converted; x itself if it is of that dtype already.
+Tensor cast(const Tensor& x, DType dtype);
+// Dense in the given format; x itself if it is already.
+Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);
+Tensor clone(const Tensor& x);
+
+struct DropoutOptions {
+  double p = 0.5;  // probability of zero, in [0, 1]; anything else is refused
+  bool training = true;
+};
+// y = x * mask / (1 - p). The mask is drawn from default_generator() by logical index, and drawn
+// again in backward rather than kept. p = 1 gives zeros, p = 0 or evaluation gives x itself.
+Tensor dropout(const Tensor& x, const DropoutOptions& options = {});
+
+// Random fills of an existing tensor, from default_generator(); any floating dtype.
+Tensor& uniform_(Tensor& x, double low = 0, double high = 1);
+Tensor& normal_(Tensor& x, double mean = 0, double deviation = 1);
+
+}  // namespace headroom
