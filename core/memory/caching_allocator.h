@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/memory/events.h"
 #include "core/memory/scopes.h"
 #include "core/memory/stats.h"
 
@@ -28,10 +29,15 @@ constexpr int64_t kMediumLimitBytes = int64_t{10} << 20;   // requests under thi
 constexpr int64_t kLargeSegmentBytes = int64_t{20} << 20;  // the shared segment of the large pool
 constexpr int64_t kLargeRoundBytes = int64_t{2} << 20;     // larger segments are rounded to this
 
-// A piece of a segment. Owned by the allocator; holders keep a pointer until they free it.
+// What one allocator may reserve when no limit is set: 1 EiB. More than any device has, and small
+// enough that sums and addresses of the meta device cannot overflow.
+constexpr int64_t kMaxReservedBytes = int64_t{1} << 60;
+
+// A piece of a segment. Owned by the allocator; holders keep a pointer until they free it, and read
+// but never write the fields.
 struct Block {
   void* address = nullptr;
-  int64_t bytes = 0;            // rounded
+  int64_t bytes = 0;            // at least rounded_bytes(requested); more where no split was made
   int64_t requested_bytes = 0;  // as asked
   int64_t segment = 0;          // number of its segment, counted from 1 in order of acquisition
   int64_t offset = 0;           // within the segment
@@ -41,31 +47,13 @@ struct Block {
   Phase phase = Phase::none;
   bool in_use = false;
   bool small = false;
-  Block* previous = nullptr;  // neighbours in the segment, by address
-  Block* next = nullptr;
-};
-
-// One change of the allocator's state, kept while recording is on.
-struct MemoryEvent {
-  enum class Kind : uint8_t { allocate, free, retag, segment_acquire, segment_release, failure };
-  Kind kind = Kind::allocate;
-  Tag tag = Tag::temporary;           // after the event
-  Tag previous_tag = Tag::temporary;  // retag and free: before it
-  Phase phase = Phase::none;
-  PathId path = 0;
-  const char* op = "";
-  int64_t bytes = 0;  // of the block or segment
-  int64_t segment = 0;
-  int64_t offset = 0;
-  int64_t allocated_bytes = 0;  // after the event
-  int64_t reserved_bytes = 0;   // after the event
-  int64_t time_us = 0;          // since the allocator was made
 };
 
 struct BlockInfo {
   int64_t offset = 0, bytes = 0, requested_bytes = 0;
   uint64_t address = 0;
   bool in_use = false;
+  // Of blocks in use; a free block shows the defaults.
   Tag tag = Tag::temporary;
   PathId path = 0;
   std::string op;
@@ -77,10 +65,12 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks;  // by offset; they tile the segment
 };
 
+// Any thread may call any function; each call is one step under the allocator's lock.
 class CachingAllocator {
  public:
   // Borrows the runtime, which must outlive the allocator.
   CachingAllocator(Device device, DeviceRuntime& runtime);
+  // Gives every segment back, also those with live blocks.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -89,18 +79,23 @@ class CachingAllocator {
   // Tag, path, op and phase come from memory_context(). On a miss: a new segment; if the limit or
   // the device refuses, cached segments are given back (first the fewest that suffice, then all)
   // and it is tried again; then OutOfMemory. Throws InvalidArgument for negative bytes, OutOfMemory
-  // for sizes no device has. A failed call changes nothing but the counters and the cache.
+  // for sizes no device has; a DeviceError of the runtime passes through. A failed call changes
+  // nothing but the counters and the cache.
   Block* allocate(int64_t bytes);
+
+  // Takes a block back; nullptr does nothing. The pointer is dead afterwards. A second free of the
+  // same block is ignored as long as its memory has not been handed out again.
   void free(Block* block) noexcept;
 
-  // Charges a live block to another tag; its bytes move with it, the allocated total stays.
+  // Charges a live block to another tag; its bytes move with it, the allocated total stays. Throws
+  // InvalidArgument for a block that is not in use.
   void retag(Block* block, Tag tag);
 
   // Gives every wholly free segment back to the device. Live blocks stay where they are.
   void empty_cache();
 
   // The most bytes that may be reserved; 0 takes the limit away. A limit below what is reserved
-  // now acts on the next segment asked for.
+  // now acts on the next segment asked for. Throws InvalidArgument for negative bytes.
   void set_memory_limit(int64_t bytes);
   int64_t memory_limit() const;
 
@@ -117,27 +112,36 @@ class CachingAllocator {
   // Segments by number with the blocks that tile them.
   std::vector<SegmentInfo> snapshot() const;
 
-  // Recording keeps every event from now on, the oldest dropped beyond `capacity` events.
-  // record_events(0) stops and clears.
+  // Recording keeps every event from now on, the oldest dropped beyond `capacity` events, each of
+  // which takes 64 B of host memory. Starts afresh if it was on; record_events(0) stops and clears.
+  // Throws InvalidArgument for a negative capacity.
   void record_events(int64_t capacity);
   std::vector<MemoryEvent> events() const;
+  // The events and the blocks in use now, for peak_of().
+  EventLog event_log() const;
 
-  // PyTorch's memory_summary(): a table of the statistics, sizes in B, KiB, MiB, GiB.
+  // PyTorch's memory_summary(): a table of the statistics, sizes in B, KiB, MiB, GiB, and the bytes
+  // per tag below it.
   std::string summary() const;
 
-  // Called before each request with the running number of requests; returning true makes that
-  // request fail with OutOfMemory. For tests of recovery; empty switches it off.
-  void set_failure_hook(std::function<bool(int64_t request, int64_t bytes)> hook);
+  // Called before each request, outside the lock, with the number of the request, counted from 1
+  // since the hook was set, and the bytes asked for; returning true makes that request fail with
+  // OutOfMemory. What it throws passes through. For tests of recovery; empty switches it off.
+  using FailureHook = std::function<bool(int64_t request, int64_t bytes)>;
+  void set_failure_hook(FailureHook hook);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// The allocator of a device, made on first use. Throws InvalidArgument without such a device.
+// The allocator of a device, made on first use and never destroyed. Throws InvalidArgument without
+// such a device.
 CachingAllocator& allocator_of(Device device);
 
-// Bytes that a request of `bytes` occupies, and the segment it would need on a miss.
+// Bytes that a request of `bytes` occupies, and the segment that a block of `rounded` bytes would
+// need on a miss. Both stop growing at the largest multiple of their unit instead of overflowing.
+// Throw InvalidArgument for negative bytes.
 int64_t rounded_bytes(int64_t bytes);
 int64_t segment_bytes_for(int64_t rounded);
 
@@ -150,7 +154,7 @@ void reset_peak_memory_stats(Device device);
 void empty_cache(Device device);
 std::string memory_summary(Device device);
 
-// "13.41 MiB": three significant places, binary units.
+// "13.41 MiB": two decimals and binary units; whole bytes below 1 KiB.
 std::string format_bytes(int64_t bytes);
 
 }  // namespace headroom

@@ -25,6 +25,11 @@ struct Stat {
     current -= amount;
     total_freed += amount;
   }
+  // By the sign of a net change.
+  void change(int64_t amount) {
+    if (amount > 0) increase(amount);
+    if (amount < 0) decrease(-amount);
+  }
 };
 
 enum class Pool : uint8_t { all, small, large };
@@ -42,14 +47,21 @@ struct PoolStats {
   Stat inactive_split_count;
 };
 
+// Every Stat of a pool, for code that treats them alike.
+constexpr std::array<Stat PoolStats::*, 9> kPoolStatMembers = {
+    &PoolStats::allocated_bytes, &PoolStats::requested_bytes,      &PoolStats::reserved_bytes,
+    &PoolStats::active_bytes,    &PoolStats::inactive_split_bytes, &PoolStats::allocation_count,
+    &PoolStats::segment_count,   &PoolStats::active_count,         &PoolStats::inactive_split_count,
+};
+
 using BytesByTag = std::array<int64_t, kTagCount>;
 
 struct MemoryStats {
   std::array<PoolStats, kPoolCount> pool;  // indexed by Pool
   BytesByTag current_by_tag{};
-  BytesByTag peak_by_tag{};  // the parts at the instant of the allocated peak; they sum to it
-  int64_t retries = 0;       // requests served only after cached segments were given back
-  int64_t out_of_memory = 0;
+  BytesByTag peak_by_tag{};   // the parts at the instant of the allocated peak; they sum to it
+  int64_t retries = 0;        // requests for which cached segments were given back
+  int64_t out_of_memory = 0;  // requests that failed
 
   const PoolStats& operator[](Pool which) const { return pool[static_cast<int>(which)]; }
   PoolStats& operator[](Pool which) { return pool[static_cast<int>(which)]; }

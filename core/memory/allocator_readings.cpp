@@ -1,0 +1,129 @@
+// What can be read from an allocator, and the allocator that each device has.
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "core/memory/allocator_state.h"
+
+namespace headroom {
+
+MemoryStats CachingAllocator::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats;
+}
+
+int64_t CachingAllocator::allocated_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats[Pool::all].allocated_bytes.current;
+}
+
+int64_t CachingAllocator::reserved_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->reserved();
+}
+
+int64_t CachingAllocator::max_allocated_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats[Pool::all].allocated_bytes.peak;
+}
+
+int64_t CachingAllocator::max_reserved_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats[Pool::all].reserved_bytes.peak;
+}
+
+void CachingAllocator::reset_peak_stats() {
+  const std::lock_guard lock(impl_->mutex);
+  for (PoolStats& pool : impl_->stats.pool) {
+    for (const auto member : kPoolStatMembers) (pool.*member).peak = (pool.*member).current;
+  }
+  impl_->stats.peak_by_tag = impl_->stats.current_by_tag;
+  impl_->record({.kind = MemoryEvent::Kind::peak_reset});
+}
+
+void CachingAllocator::reset_accumulated_stats() {
+  const std::lock_guard lock(impl_->mutex);
+  for (PoolStats& pool : impl_->stats.pool) {
+    for (const auto member : kPoolStatMembers) {
+      (pool.*member).total_allocated = (pool.*member).total_freed = 0;
+    }
+  }
+  impl_->stats.retries = impl_->stats.out_of_memory = 0;
+}
+
+std::vector<SegmentInfo> CachingAllocator::snapshot() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<SegmentInfo> out;
+  out.reserve(impl_->segments.size());
+  for (const Piece* piece : impl_->segments) {
+    SegmentInfo& segment = out.emplace_back();
+    segment.number = piece->segment;
+    segment.address = reinterpret_cast<uint64_t>(piece->address);
+    segment.small = piece->small;
+    for (; piece; piece = piece->next) {
+      BlockInfo& block = segment.blocks.emplace_back();
+      block.offset = piece->offset;
+      block.bytes = piece->bytes;
+      block.address = reinterpret_cast<uint64_t>(piece->address);
+      block.in_use = piece->in_use;
+      segment.bytes += piece->bytes;
+      if (!piece->in_use) continue;
+      block.requested_bytes = piece->requested_bytes;
+      block.tag = piece->tag;
+      block.path = piece->path;
+      block.op = piece->op;
+      segment.allocated_bytes += piece->bytes;
+    }
+  }
+  return out;
+}
+
+void CachingAllocator::record_events(int64_t capacity) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->ring.restart(capacity);
+}
+
+std::vector<MemoryEvent> CachingAllocator::events() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->ring.in_order();
+}
+
+EventLog CachingAllocator::event_log() const {
+  const std::lock_guard lock(impl_->mutex);
+  return {impl_->ring.in_order(), impl_->live_blocks(), impl_->ring.dropped()};
+}
+
+std::vector<LiveBlock> CachingAllocator::Impl::live_blocks() const {
+  std::vector<LiveBlock> out;
+  for (const Piece* piece : segments) {
+    for (; piece; piece = piece->next) {
+      if (!piece->in_use) continue;
+      out.push_back(
+          {piece->tag, piece->path, piece->op, piece->bytes, piece->segment, piece->offset});
+    }
+  }
+  return out;
+}
+
+CachingAllocator& allocator_of(Device device) {
+  // Never destroyed: tensors with static lifetime give their memory back after main() ends.
+  static std::array<std::atomic<CachingAllocator*>, kDeviceSlots> made{};
+  static std::mutex making;
+  std::atomic<CachingAllocator*>& slot = made[static_cast<size_t>(device.slot())];
+  if (CachingAllocator* ready = slot.load(std::memory_order_acquire)) return *ready;
+  const std::lock_guard lock(making);
+  if (!slot.load(std::memory_order_relaxed)) {
+    slot.store(new CachingAllocator(device, runtime_of(device)), std::memory_order_release);
+  }
+  return *slot.load(std::memory_order_relaxed);
+}
+
+int64_t memory_allocated(Device device) { return allocator_of(device).allocated_bytes(); }
+int64_t max_memory_allocated(Device device) { return allocator_of(device).max_allocated_bytes(); }
+int64_t memory_reserved(Device device) { return allocator_of(device).reserved_bytes(); }
+int64_t max_memory_reserved(Device device) { return allocator_of(device).max_reserved_bytes(); }
+void reset_peak_memory_stats(Device device) { allocator_of(device).reset_peak_stats(); }
+void empty_cache(Device device) { allocator_of(device).empty_cache(); }
+std::string memory_summary(Device device) { return allocator_of(device).summary(); }
+
+}  // namespace headroom
