@@ -1,0 +1,194 @@
+// The CUDA DeviceRuntime: memory segments, pinned host memory, copies, events, and the places where
+// the host waits, which are also where errors of the device come to light.
+#include "kernels/cuda/runtime.h"
+
+#include <cudnn.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <fstream>
+#include <string>
+
+#include "core/base/settings.h"
+#include "kernels/cuda/cuda_common.h"
+
+namespace headroom::cuda {
+namespace {
+
+cudaStream_t stream_of(Stream stream) {
+  return stream == Stream::compute ? compute_stream() : copy_stream();
+}
+
+size_t byte_count(int64_t bytes) {
+  CHECK(bytes >= 0, "negative byte count ", bytes);
+  return static_cast<size_t>(bytes);
+}
+
+// "13.0" from CUDA's 1000 * major + 10 * minor.
+std::string cuda_version_text(int version) {
+  return detail::concat(version / 1000, ".", version % 1000 / 10);
+}
+
+// The kernel module's version, "580.65.06"; empty where the file is not there.
+std::string driver_module_version() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word;
+  while (file >> word) {
+    const bool numeric = word.find_first_not_of("0123456789.") == std::string::npos;
+    if (numeric && word.find('.') != std::string::npos) return word;
+  }
+  return {};
+}
+
+// Whether the compute stream records a graph; then nothing may wait for it.
+bool capturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_CHECK(cudaStreamIsCapturing(compute_stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  std::string description() const override {
+    cudaDeviceProp properties{};
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+    int driver = 0, runtime = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    const size_t cudnn = cudnnGetVersion();
+    const std::string module = driver_module_version();
+    return detail::concat(properties.name, ", driver ", module.empty() ? "" : module + " ",
+                          "(CUDA ", cuda_version_text(driver), "), CUDA runtime ",
+                          cuda_version_text(runtime), ", cuDNN ", cudnn / 10000, ".",
+                          cudnn % 10000 / 100, ".", cudnn % 100);
+  }
+
+  void* acquire(int64_t bytes) override {
+    void* segment = nullptr;
+    const cudaError_t status = cudaMalloc(&segment, byte_count(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not sticky: the caller frees something and asks again
+      return nullptr;
+    }
+    CUDA_CHECK(status);
+    return segment;
+  }
+  // cudaFree waits for the device by itself. A failure here is a failure of earlier work, or the
+  // driver is already gone at the end of the process: nothing that a caller could act on.
+  void release(void* segment, int64_t) noexcept override {
+    if (cudaFree(segment) == cudaErrorCudartUnloading) cudaGetLastError();
+  }
+  MemoryInfo memory_info() override {
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+  }
+
+  void* host_acquire(int64_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t status =
+        cudaHostAlloc(&memory, byte_count(bytes > 0 ? bytes : 1), cudaHostAllocPortable);
+    if (status != cudaSuccess) {
+      cudaGetLastError();
+      throw DeviceError(detail::concat("pinned host memory: ", bytes, " bytes not available (",
+                                       cudaGetErrorName(status), ")"));
+    }
+    return memory;
+  }
+  void host_release(void* memory) noexcept override { cudaFreeHost(memory); }
+
+  void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    CUDA_CHECK(
+        cudaMemcpyAsync(to, from, byte_count(bytes), cudaMemcpyHostToDevice, stream_of(stream)));
+  }
+  void copy_to_host(void* to, const void* from, int64_t bytes) override {
+    if (bytes != 0) {
+      CUDA_CHECK(
+          cudaMemcpyAsync(to, from, byte_count(bytes), cudaMemcpyDeviceToHost, compute_stream()));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(compute_stream()));
+    throw_recorded_fault();
+  }
+  void copy_within(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return;
+    CUDA_CHECK(
+        cudaMemcpyAsync(to, from, byte_count(bytes), cudaMemcpyDeviceToDevice, compute_stream()));
+  }
+  void fill_bytes(void* to, uint8_t value, int64_t bytes) override {
+    if (bytes == 0) return;
+    CUDA_CHECK(cudaMemsetAsync(to, value, byte_count(bytes), compute_stream()));
+  }
+
+  void synchronize() override {
+    CUDA_CHECK(cudaDeviceSynchronize());
+    throw_recorded_fault();
+  }
+  void check_async_error() override {
+    CUDA_CHECK(cudaPeekAtLastError());
+    if (!capturing()) {
+      const cudaError_t status = cudaStreamQuery(compute_stream());
+      if (status == cudaErrorNotReady) {
+        cudaGetLastError();  // work is under way: an answer, not an error
+      } else {
+        CUDA_CHECK(status);
+      }
+    }
+    throw_recorded_fault();
+  }
+
+  EventHandle create_event() override {
+    cudaEvent_t event = nullptr;
+    CUDA_CHECK(cudaEventCreate(&event));
+    return event;
+  }
+  void destroy_event(EventHandle event) noexcept override {
+    cudaEventDestroy(static_cast<cudaEvent_t>(event));
+  }
+  void record_event(EventHandle event, Stream stream) override {
+    CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), stream_of(stream)));
+  }
+  void wait_event(EventHandle event, Stream stream) override {
+    CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event), 0));
+  }
+  void synchronize_event(EventHandle event) override {
+    CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
+    throw_recorded_fault();
+  }
+  float elapsed_ms(EventHandle begin, EventHandle end) override {
+    float ms = 0;
+    CUDA_CHECK(
+        cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(begin), static_cast<cudaEvent_t>(end)));
+    return ms;
+  }
+
+  void begin_kernel(const char* name) override {
+    close_range();  // left open by a kernel that threw
+    leave_trail(name);
+    nvtxRangePushA(name);
+    range_open_ = true;
+  }
+  void end_kernel(const char* name) override {
+    close_range();
+    if (!settings().launch_blocking || capturing()) return;
+    const cudaError_t status = cudaStreamSynchronize(compute_stream());
+    if (status != cudaSuccess) {
+      throw DeviceError(detail::concat(name, ": the kernel failed: ", cudaGetErrorName(status),
+                                       ", ", cudaGetErrorString(status)));
+    }
+    throw_recorded_fault();
+  }
+
+ private:
+  void close_range() {
+    if (range_open_) nvtxRangePop();
+    range_open_ = false;
+  }
+
+  bool range_open_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRuntime> make_cuda_runtime() { return std::make_unique<CudaRuntime>(); }
+
+}  // namespace headroom::cuda
