@@ -32,7 +32,6 @@ class Recipe {
 // list, so that the engine can drop it without knowing the op.
 struct SavedState {
   Tensor tensor;  // detached; undefined when released or when a recipe stands for it
-  std::shared_ptr<Storage> storage;
   std::shared_ptr<Recipe> recipe;
   int64_t version = 0;
   bool released = false;
@@ -89,6 +88,10 @@ class Node : public std::enable_shared_from_this<Node> {
   void connect(std::vector<Edge> edges);
   bool wants_any() const;
   void release_saved();
+  // Records the node even if no edge wants a gradient: for checkpoint, whose parameters are inside.
+  void record_always() { record_always_ = true; }
+  void set_output(const Tensor& out);
+  const Shape& output_shape() const { return output_shape_; }
 
  protected:
   // Whether input i's gradient is wanted. Known before forward runs, so that forward saves only
@@ -108,13 +111,16 @@ class Node : public std::enable_shared_from_this<Node> {
   std::vector<std::shared_ptr<SavedState>> saved_;
   uint64_t sequence_ = 0;
   PathId path_ = 0;
+  Shape output_shape_;
+  bool record_always_ = false;
   bool released_ = false;
 };
 
 // Where the gradient of a leaf is gathered: in the leaf's own dtype (f32 for half leaves).
 class LeafNode final : public Node {
  public:
-  LeafNode(DType dtype, Device device, const Shape& shape, MemoryFormat format);
+  // Gradients are kept in `grad_dtype`, dense in `format`.
+  LeafNode(DType grad_dtype, const Shape& shape, MemoryFormat format);
   const char* name() const override { return "leaf"; }
   Grads backward(Tensor dy) override;
   LeafNode* as_leaf() override { return this; }
@@ -175,10 +181,13 @@ class SavePolicyScope {
 
 namespace detail {
 
-// Notes that an op saw an input that requires a gradient, also where NoGrad is in force; checkpoint
-// asks for it.
-void note_grad_seen(const std::vector<Edge>& edges);
+// Whether an op on this thread took an input that requires a gradient since the flag was last
+// cleared, also where NoGrad is in force; checkpoint asks.
+bool& gradient_input_seen();
+// Whether the backward that runs now keeps the graph.
+bool& graph_is_retained();
 std::vector<Edge> edges_of(std::initializer_list<const Tensor*> inputs);
+std::vector<Edge> edges_of(const std::vector<Tensor>& inputs);
 Tensor finish(const std::shared_ptr<Node>& node, Tensor out);
 
 }  // namespace detail
@@ -197,11 +206,7 @@ template <class Op>
 Tensor apply_list(Op op, const std::vector<Tensor>& inputs) {
   const OpScope scope(op.name());
   auto node = std::make_shared<Op>(std::move(op));
-  std::vector<Edge> edges;
-  if (grad_enabled()) {
-    for (const Tensor& input : inputs) edges.push_back(edge_of(input));
-  }
-  node->connect(std::move(edges));
+  node->connect(detail::edges_of(inputs));
   return detail::finish(node, node->forward(inputs));
 }
 

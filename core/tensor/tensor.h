@@ -72,10 +72,14 @@ class Tensor {
   Tensor detach() const;       // the same storage outside the graph
   const std::shared_ptr<Node>& grad_fn() const;
 
-  // The half-precision copy of a parameter that an optimizer keeps current; autocast uses it
-  // instead of casting. Undefined to take it away.
-  void set_half_copy(Tensor copy);
-  Tensor half_copy() const;
+  // The half-precision copy of a parameter that an optimizer keeps; autocast uses it instead of
+  // casting, and brings it up to date first if the parameter was written by anyone else. Undefined
+  // takes it away. Throws InvalidArgument unless it is half, dense, and of this shape and device.
+  void set_half_copy(const Tensor& copy);
+  Tensor half_copy() const;  // undefined if none
+  // Says that the copy holds the parameter's present contents.
+  void mark_half_copy_current();
+  bool half_copy_is_current() const;
 
   // For ops and the engine.
   TensorImpl* impl() const { return impl_.get(); }
@@ -101,6 +105,7 @@ struct TensorImpl {
   std::shared_ptr<Recipe> recipe;  // how to make the contents again, if the producer can
   int64_t recipe_version = 0;      // storage version that the recipe reproduces
   std::shared_ptr<TensorImpl> half_copy;
+  int64_t half_copy_version = -1;  // storage version that the half copy holds
 };
 
 // Creation. Contents of empty() are undefined.
@@ -116,6 +121,19 @@ template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape,
                    const TensorOptions& options = {});
 Tensor scalar(double value, const TensorOptions& options = {});
+
+namespace detail {
+
+// A handle on part of x's storage with another shape and layout, outside the graph.
+Tensor alias(const Tensor& x, int64_t offset, const Shape& shape, const Strides& strides,
+             MemoryFormat format);
+// x dense in `format`, outside the graph: x itself, a relabelled handle where the strides fit both
+// formats, or a copy made on x's device.
+Tensor dense_in(const Tensor& x, MemoryFormat format);
+// x in another dtype, dense in x's format, outside the graph; x itself if it is of that dtype.
+Tensor converted(const Tensor& x, DType dtype);
+
+}  // namespace detail
 
 // Copies between devices, keeping dtype and format. The tensor itself when it is there already.
 Tensor to_device(const Tensor& x, Device device);

@@ -1,0 +1,116 @@
+// Autocast state and its cache of weight casts.
+#include "core/autograd/autocast.h"
+
+#include <unordered_map>
+
+#include "core/autograd/node.h"
+#include "core/ops/contract.h"
+#include "core/ops/elementwise.h"
+
+namespace headroom {
+namespace {
+
+struct CachedCast {
+  Tensor half;  // outside the graph: each use hangs it on the leaf anew
+  std::shared_ptr<Storage> source;
+  int64_t version = 0;
+};
+
+thread_local AutocastState state;
+thread_local int region_depth = 0;
+
+std::unordered_map<const LeafNode*, CachedCast>& cast_cache() {
+  thread_local std::unordered_map<const LeafNode*, CachedCast> cache;
+  return cache;
+}
+
+// The half copy of a leaf can be made again from the leaf.
+class CastOfLeaf final : public Recipe {
+ public:
+  CastOfLeaf(const Tensor& leaf, DType dtype)
+      : leaf_(leaf.detach()), version_(leaf.storage()->version()), dtype_(dtype) {}
+  Tensor recompute() override {
+    if (leaf_.storage()->version() != version_) {
+      throw Error(detail::concat("cast: the parameter ", leaf_.describe(),
+                                 " was written in place since its half copy was used: it was at "
+                                 "version ",
+                                 version_, " and is at version ", leaf_.storage()->version()));
+    }
+    const TagScope tag(Tag::cast_copy);
+    return detail::converted(leaf_, dtype_);
+  }
+  const char* recipe_name() const override { return "cast of a leaf"; }
+
+ private:
+  Tensor leaf_;
+  int64_t version_;
+  DType dtype_;
+};
+
+Tensor half_of_leaf(const Tensor& x, DType dtype) {
+  Tensor half = x.half_copy();
+  std::shared_ptr<Recipe> recipe;
+  if (half.defined() && half.dtype() == dtype) {
+    if (!x.half_copy_is_current()) {
+      slots::copy(x, half);
+      half.storage()->bump_version();
+      Tensor(x).mark_half_copy_current();
+    }
+  } else {
+    CachedCast& cached = cast_cache()[x.impl()->leaf.get()];
+    if (!cached.half.defined() || cached.half.dtype() != dtype || cached.source != x.storage() ||
+        cached.version != x.storage()->version()) {
+      const TagScope tag(Tag::cast_copy);
+      const OpScope op("cast");
+      cached = {};
+      cached = {detail::converted(x.detach(), dtype), x.storage(), x.storage()->version()};
+    }
+    half = cached.half;
+    recipe = std::make_shared<CastOfLeaf>(x, dtype);
+  }
+  Tensor out = half.detach();
+  detail::gradient_input_seen() = true;
+  if (grad_enabled()) {
+    out.impl()->grad_fn = x.impl()->leaf;
+    out.impl()->recipe = recipe;
+    out.impl()->recipe_version = out.storage()->version();
+  }
+  return out;
+}
+
+}  // namespace
+
+Autocast::Autocast(DType dtype, bool enabled)
+    : previous_enabled_(state.enabled), previous_dtype_(state.dtype) {
+  CHECK_ARG(is_half(dtype), "autocast: takes f16 or bf16 but got ", dtype);
+  state = {enabled, dtype};
+  ++region_depth;
+}
+
+Autocast::~Autocast() {
+  state = {previous_enabled_, previous_dtype_};
+  if (--region_depth == 0) cast_cache().clear();
+}
+
+AutocastState autocast_state() { return state; }
+
+namespace autocast {
+
+Tensor to_half(const Tensor& x) {
+  if (!state.enabled || !x.defined() || !is_floating(x.dtype()) || x.dtype() == DType::f64 ||
+      x.dtype() == state.dtype) {
+    return x;
+  }
+  if (x.is_leaf() && x.impl()->leaf && x.dtype() == DType::f32) {
+    return half_of_leaf(x, state.dtype);
+  }
+  return cast(x, state.dtype);
+}
+
+Tensor to_float(const Tensor& x) {
+  if (!state.enabled || !x.defined() || !is_half(x.dtype())) return x;
+  return cast(x, DType::f32);
+}
+
+}  // namespace autocast
+}  // namespace headroom

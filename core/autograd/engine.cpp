@@ -1,0 +1,117 @@
+// The engine: reverse program order through one ordered map of pending gradients.
+#include "core/autograd/engine.h"
+
+#include <map>
+
+#include "core/ops/contract.h"
+
+namespace headroom {
+namespace {
+
+struct Pending {
+  std::shared_ptr<Node> node;
+  Tensor grad;
+};
+
+DType wider(DType a, DType b) {
+  if (a == b) return a;
+  return a == DType::f64 || b == DType::f64 ? DType::f64 : DType::f32;
+}
+
+bool can_receive(const Tensor& sum, const Tensor& other) {
+  return sum.is_unique() && sum.is_dense() && sum.dtype() == wider(sum.dtype(), other.dtype());
+}
+
+// a + b, in the buffer of one of them where only the engine holds it.
+Tensor accumulate(Tensor a, Tensor b) {
+  const OpScope op("accumulate");
+  if (!can_receive(a, b) && can_receive(b, a)) std::swap(a, b);
+  Tensor out = can_receive(a, b) ? a : empty_like(a, wider(a.dtype(), b.dtype()));
+  slots::binary(BinaryOp::add, a, b, out);
+  return out;
+}
+
+class RetainScope {
+ public:
+  explicit RetainScope(bool retain) : previous_(detail::graph_is_retained()) {
+    detail::graph_is_retained() = retain;
+  }
+  ~RetainScope() { detail::graph_is_retained() = previous_; }
+  RetainScope(const RetainScope&) = delete;
+  RetainScope& operator=(const RetainScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
+Tensor seed_for(const Tensor& output, const Tensor& seed) {
+  if (!seed.defined()) {
+    CHECK_ARG(output.numel() == 1,
+              "backward: an output of more than one element needs a seed gradient, got ",
+              output.describe());
+    return ones(output.shape(), {output.dtype(), output.device(), output.format()});
+  }
+  CHECK_ARG(seed.device() == output.device(), "backward: the seed lies on ", seed.device(),
+            " and the output on ", output.device());
+  if (seed.shape() == output.shape()) return seed.detach();
+  CHECK_ARG(seed.numel() == 1, "backward: seed ", seed.describe(), " does not fit output ",
+            output.describe());
+  return detail::alias(seed, seed.storage_offset(), output.shape(),
+                       Strides::filled(output.rank(), 0), output.format());
+}
+
+}  // namespace
+
+void backward(const Tensor& output, const Tensor& seed, const BackwardOptions& options) {
+  CHECK_ARG(output.defined(), "backward: the output is undefined");
+  const Edge root = edge_of(output);
+  CHECK_ARG(root != nullptr, "backward: the output ", output.describe(),
+            " is not part of a graph: no input required a gradient, or it was made under no_grad");
+  const NoGrad no_grad;
+  const RetainScope retain(options.retain_graph);
+  const PhaseScope phase(Phase::backward);
+
+  // Edges always lead to earlier nodes, so taking the latest pending node first means that all of
+  // its consumers have run.
+  std::map<uint64_t, Pending> pending;
+  auto deliver = [&](const Edge& edge, Tensor grad) {
+    if (LeafNode* leaf = edge->as_leaf()) {
+      leaf->backward(std::move(grad));
+      return;
+    }
+    auto [entry, added] = pending.try_emplace(edge->sequence());
+    if (added) {
+      entry->second = {edge, std::move(grad)};
+    } else {
+      entry->second.grad = accumulate(std::move(entry->second.grad), std::move(grad));
+    }
+  };
+  deliver(root, seed_for(output, seed));
+
+  while (!pending.empty()) {
+    auto last = std::prev(pending.end());
+    const std::shared_ptr<Node> node = std::move(last->second.node);
+    Tensor grad = std::move(last->second.grad);
+    pending.erase(last);
+    if (node->released()) {
+      throw Error(detail::concat(node->name(),
+                                 ": backward a second time through a graph that the first pass "
+                                 "released; keep it with retain_graph"));
+    }
+    CHECK(grad.shape() == node->output_shape(), node->name(), ": gradient of shape ", grad.shape(),
+          " for an output of shape ", node->output_shape());
+    const PathScope path(node->path());
+    const OpScope op(node->name());
+    Grads grads = node->backward(std::move(grad));
+    const std::vector<Edge> edges = node->edges();
+    CHECK(grads.size() == edges.size(), node->name(), ": ", grads.size(), " gradients for ",
+          edges.size(), " inputs");
+    if (!options.retain_graph) node->release_saved();
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!edges[i] || !grads[i].defined()) continue;
+      deliver(edges[i], std::move(grads[i]));
+    }
+  }
+}
+
+}  // namespace headroom

@@ -1,0 +1,192 @@
+// Nodes, saved tensors, gradient modes.
+#include "core/autograd/node.h"
+
+#include <atomic>
+
+#include "core/ops/contract.h"
+
+namespace headroom {
+namespace {
+
+thread_local bool grad_is_enabled = true;
+thread_local SavePolicy current_policy = SavePolicy::recompute;
+std::atomic<uint64_t> next_sequence{1};
+
+}  // namespace
+
+void SavedState::release() {
+  if (tensor.defined()) tensor.storage()->end_saved();
+  tensor = {};
+  recipe.reset();
+  released = true;
+}
+
+Tensor SavedTensor::get() const {
+  CHECK(state_, "a tensor that was never saved is read");
+  if (state_->released) {
+    throw Error(detail::concat(state_->op,
+                               ": backward a second time through a graph that the first pass "
+                               "released; keep it with retain_graph"));
+  }
+  if (state_->recipe) return state_->recipe->recompute();
+  const Storage& storage = *state_->tensor.storage();
+  if (storage.version() != state_->version) {
+    throw Error(detail::concat(state_->op, ": the tensor ", state_->tensor.describe(),
+                               " saved for backward was written in place since: it was at version ",
+                               state_->version, " and is at version ", storage.version()));
+  }
+  return state_->tensor;
+}
+
+Tensor SavedTensor::take() const {
+  Tensor out = get();
+  if (!detail::graph_is_retained()) state_->release();
+  return out;
+}
+
+Node::~Node() {
+  // A long tape is released iteratively: each node that only this chain holds gives its edges to
+  // the list before it dies, so that destructors do not nest.
+  std::vector<Edge> pending = std::move(edges_);
+  while (!pending.empty()) {
+    const Edge node = std::move(pending.back());
+    pending.pop_back();
+    if (node && node.use_count() == 1) {
+      for (Edge& edge : node->edges_) {
+        if (edge) pending.push_back(std::move(edge));
+      }
+      node->edges_.clear();
+    }
+  }
+}
+
+void Node::connect(std::vector<Edge> edges) {
+  edges_ = std::move(edges);
+  sequence_ = next_sequence.fetch_add(1, std::memory_order_relaxed);
+  path_ = memory_context().path;
+}
+
+bool Node::wants_any() const {
+  if (record_always_) return true;
+  for (const Edge& edge : edges_) {
+    if (edge) return true;
+  }
+  return false;
+}
+
+void Node::set_output(const Tensor& out) { output_shape_ = out.shape(); }
+
+void Node::release_saved() {
+  for (const auto& state : saved_) state->release();
+  saved_.clear();
+  edges_.clear();
+  released_ = true;
+}
+
+SavedTensor Node::save(const Tensor& tensor) {
+  if (!tensor.defined() || !wants_any()) return {};
+  const TensorImpl& impl = *tensor.impl();
+  if (impl.recipe && impl.recipe_version == impl.storage->version() &&
+      save_policy() == SavePolicy::recompute) {
+    auto state = std::make_shared<SavedState>();
+    state->recipe = impl.recipe;
+    state->op = name();
+    saved_.push_back(state);
+    return SavedTensor(std::move(state));
+  }
+  return save_bytes(tensor);
+}
+
+SavedTensor Node::save_bytes(const Tensor& tensor) {
+  if (!tensor.defined() || !wants_any()) return {};
+  auto state = std::make_shared<SavedState>();
+  state->tensor = tensor.detach();
+  state->version = tensor.storage()->version();
+  state->op = name();
+  tensor.storage()->begin_saved();
+  saved_.push_back(state);
+  return SavedTensor(std::move(state));
+}
+
+LeafNode::LeafNode(DType grad_dtype, const Shape& shape, MemoryFormat format)
+    : grad_dtype_(grad_dtype), shape_(shape), format_(format) {}
+
+Grads LeafNode::backward(Tensor dy) {
+  const TagScope tag(Tag::gradient);
+  const OpScope op("accumulate_grad");
+  CHECK(dy.shape() == shape_, "a gradient of shape ", dy.shape(), " for a leaf of shape ", shape_);
+  if (grad.defined()) {
+    slots::binary(BinaryOp::add, grad, dy, grad);
+    grad.storage()->bump_version();
+  } else if (dy.is_unique() && dy.dtype() == grad_dtype_ && dy.format() == format_ &&
+             dy.is_dense()) {
+    dy.storage()->set_tag(Tag::gradient);
+    grad = std::move(dy);
+  } else {
+    grad = empty(shape_, {grad_dtype_, dy.device(), format_});
+    slots::copy(dy, grad);
+  }
+  return {};
+}
+
+Edge edge_of(const Tensor& input) {
+  if (!input.defined()) return nullptr;
+  const TensorImpl& impl = *input.impl();
+  if (impl.grad_fn) return impl.grad_fn;
+  return impl.requires_grad ? impl.leaf : nullptr;
+}
+
+bool grad_enabled() { return grad_is_enabled; }
+NoGrad::NoGrad() : previous_(grad_is_enabled) { grad_is_enabled = false; }
+NoGrad::~NoGrad() { grad_is_enabled = previous_; }
+EnableGrad::EnableGrad() : previous_(grad_is_enabled) { grad_is_enabled = true; }
+EnableGrad::~EnableGrad() { grad_is_enabled = previous_; }
+
+SavePolicy save_policy() { return current_policy; }
+SavePolicyScope::SavePolicyScope(SavePolicy policy) : previous_(current_policy) {
+  current_policy = policy;
+}
+SavePolicyScope::~SavePolicyScope() { current_policy = previous_; }
+
+namespace detail {
+
+bool& gradient_input_seen() {
+  thread_local bool seen = false;
+  return seen;
+}
+
+bool& graph_is_retained() {
+  thread_local bool retained = false;
+  return retained;
+}
+
+std::vector<Edge> edges_of(std::initializer_list<const Tensor*> inputs) {
+  std::vector<Edge> out;
+  for (const Tensor* input : inputs) {
+    Edge edge = edge_of(*input);
+    if (edge) gradient_input_seen() = true;
+    if (grad_is_enabled) out.push_back(std::move(edge));
+  }
+  return out;
+}
+
+std::vector<Edge> edges_of(const std::vector<Tensor>& inputs) {
+  std::vector<Edge> out;
+  for (const Tensor& input : inputs) {
+    Edge edge = edge_of(input);
+    if (edge) gradient_input_seen() = true;
+    if (grad_is_enabled) out.push_back(std::move(edge));
+  }
+  return out;
+}
+
+Tensor finish(const std::shared_ptr<Node>& node, Tensor out) {
+  if (node->wants_any()) {
+    node->set_output(out);
+    out.impl()->grad_fn = node;
+  }
+  return out;
+}
+
+}  // namespace detail
+}  // namespace headroom
