@@ -3,7 +3,9 @@
 
 namespace headroom {
 
+void register_cpu_copy_kernels();
 void register_cpu_elementwise_kernels();
+void register_cpu_random_kernels();
 void register_cpu_reduce_kernels();
 void register_cpu_pool_kernels();
 void register_cpu_loss_kernels();
