@@ -184,6 +184,10 @@ Tensor finish(const std::shared_ptr<Node>& node, Tensor out) {
   if (node->wants_any()) {
     node->set_output(out);
     out.impl()->grad_fn = node;
+    if (Recipe* recipe = node->as_recipe()) {
+      out.impl()->recipe = std::shared_ptr<Recipe>(node, recipe);
+      out.impl()->recipe_version = out.storage()->version();
+    }
   }
   return out;
 }

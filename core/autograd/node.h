@@ -62,7 +62,7 @@ class SavedTensor {
   std::shared_ptr<SavedState> state_;
 };
 
-class Node : public std::enable_shared_from_this<Node> {
+class Node {
  public:
   Node() = default;
   virtual ~Node();
@@ -74,6 +74,10 @@ class Node : public std::enable_shared_from_this<Node> {
   // Gradients of the inputs from the gradient of the output. dy is dense in the output's format or
   // not at all strided in it (expanded); is_unique() tells whether it may be overwritten.
   virtual Grads backward(Tensor dy) = 0;
+
+  // How to make the output again, where what the node keeps anyway suffices; else nullptr. Asked
+  // once, after forward.
+  virtual Recipe* as_recipe() { return nullptr; }
 
   // The accumulator behind a leaf, or nullptr.
   virtual LeafNode* as_leaf() { return nullptr; }
