@@ -4,8 +4,8 @@
 namespace headroom::cpu {
 namespace {
 
-// The axes in order of falling stride of `view`, those of extent 1 left out. Stable, so that axes
-// of equal stride (0 in a broadcast) keep their logical order.
+// The kept axes in order of falling stride of `view`, those of extent 1 left out. Stable, so that
+// axes of equal stride (0 in a broadcast) keep their logical order.
 int order_axes(const View& view, const std::array<bool, kMaxRank>& keep,
                std::array<int, kMaxRank>& order) {
   int count = 0;
@@ -60,9 +60,10 @@ Loop plan_loop(const Shape& shape, std::initializer_list<View> views) {
   return loop;
 }
 
-Operand plan_operand(const View& view, const std::array<bool, kMaxRank>& keep) {
+Operand plan_operand(const View& view, const View& order_by,
+                     const std::array<bool, kMaxRank>& keep) {
   std::array<int, kMaxRank> order{};
-  const int count = order_axes(view, keep, order);
+  const int count = order_axes(order_by, keep, order);
   return merge_axes(view, order, count);
 }
 

@@ -43,8 +43,10 @@ struct Loop {
 // All views have the shape; the last one is the output, whose strides decide the order.
 Loop plan_loop(const Shape& shape, std::initializer_list<View> views);
 
-// The operand over the axes of `view` that `keep` marks, in order of falling stride.
-Operand plan_operand(const View& view, const std::array<bool, kMaxRank>& keep);
+// The operand over the axes of `view` that `keep` marks, in order of falling stride of `order_by`
+// (of the same rank; its extents of 1 do not count).
+Operand plan_operand(const View& view, const View& order_by,
+                     const std::array<bool, kMaxRank>& keep);
 int64_t numel_of(const Operand& operand);
 
 // Where element `index` of the operand's numbering lies, in elements from data.
@@ -103,27 +105,50 @@ To convert_element(From value) {
   }
 }
 
+template <class From, class To>
+constexpr bool kHasConvertRun = requires(const From* src, To* dst) {
+  convert_run(src, dst, 0);
+};
+
+// A run of `count` elements of type T as a flat run of C: in place when it is one already, else in
+// `buffer`.
 template <class T, class C>
-constexpr bool kHasConvertRun = (std::is_same_v<C, float> &&
-                                 (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)) ||
-                                (std::is_same_v<C, T> &&
-                                 (std::is_same_v<T, float> || std::is_same_v<T, double>));
+const C* load_run(const T* src, int64_t stride, int64_t count, C* buffer) {
+  if (stride == 1) {
+    if constexpr (std::is_same_v<T, C>) {
+      return src;
+    } else if constexpr (kHasConvertRun<T, C>) {
+      convert_run(src, buffer, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) buffer[i] = convert_element<C>(src[i]);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) buffer[i] = convert_element<C>(src[i * stride]);
+  }
+  return buffer;
+}
+
+// The reverse.
+template <class T, class C>
+void store_run(const C* src, int64_t count, T* dst, int64_t stride) {
+  if (stride == 1) {
+    if constexpr (kHasConvertRun<C, T>) {
+      convert_run(src, dst, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) dst[i] = convert_element<T>(src[i]);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) dst[i * stride] = convert_element<T>(src[i]);
+  }
+}
 
 // buffer[i] = the operand's element begin + i, of storage type T, as a C.
 template <class T, class C>
 void gather(const Operand& operand, int64_t begin, int64_t count, C* buffer) {
   const T* data = static_cast<const T*>(operand.data);
   for_each_run(operand, begin, count, [&](int64_t offset, int64_t stride, int64_t run) {
-    const T* src = data + offset;
-    if (stride == 1) {
-      if constexpr (kHasConvertRun<T, C>) {
-        convert_run(src, buffer, run);
-      } else {
-        for (int64_t i = 0; i < run; ++i) buffer[i] = convert_element<C>(src[i]);
-      }
-    } else {
-      for (int64_t i = 0; i < run; ++i) buffer[i] = convert_element<C>(src[i * stride]);
-    }
+    const C* loaded = load_run(data + offset, stride, run, buffer);
+    if (loaded != buffer) std::copy_n(loaded, run, buffer);
     buffer += run;
   });
 }
@@ -133,16 +158,7 @@ template <class T, class C>
 void scatter(const Operand& operand, int64_t begin, int64_t count, const C* buffer) {
   T* data = static_cast<T*>(operand.data);
   for_each_run(operand, begin, count, [&](int64_t offset, int64_t stride, int64_t run) {
-    T* dst = data + offset;
-    if (stride == 1) {
-      if constexpr (kHasConvertRun<T, C>) {
-        convert_run(buffer, dst, run);
-      } else {
-        for (int64_t i = 0; i < run; ++i) dst[i] = convert_element<T>(buffer[i]);
-      }
-    } else {
-      for (int64_t i = 0; i < run; ++i) dst[i * stride] = convert_element<T>(buffer[i]);
-    }
+    store_run(buffer, run, data + offset, stride);
     buffer += run;
   });
 }
