@@ -1,0 +1,62 @@
+// The table of models and their shared parts.
+#include "nn/models/models.h"
+
+#include "core/autograd/checkpoint.h"
+#include "nn/models/blocks.h"
+
+namespace headroom {
+
+std::shared_ptr<Conv2d> make_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride,
+                                  int64_t padding, bool bias, const ModelOptions& options) {
+  Conv2d::Options conv;
+  conv.in = in;
+  conv.out = out;
+  conv.kernel = {kernel, kernel};
+  conv.conv.stride = {stride, stride};
+  conv.conv.padding = {padding, padding};
+  conv.bias = bias;
+  return std::make_shared<Conv2d>(conv, options.tensor);
+}
+
+std::shared_ptr<BatchNorm2d> make_norm(int64_t channels, bool relu, const ModelOptions& options) {
+  BatchNorm2d::Options norm;
+  norm.channels = channels;
+  norm.relu = relu && options.in_place;
+  return std::make_shared<BatchNorm2d>(norm, options.tensor);
+}
+
+void append_conv_norm_relu(Sequential& to, int& index, std::shared_ptr<Conv2d> conv,
+                           int64_t channels, const ModelOptions& options) {
+  to.append(std::to_string(index), std::move(conv));
+  to.append(std::to_string(index + 1), make_norm(channels, true, options));
+  if (!options.in_place) {
+    to.append(std::to_string(index + 2), std::make_shared<Activation>(ActivationKind::relu));
+  }
+  index += 3;
+}
+
+Tensor run_stage(Module& stage, const Tensor& x, bool under_checkpoint) {
+  if (!under_checkpoint) return stage(x);
+  return checkpoint([&stage](const Tensor& input) { return stage(input); }, x);
+}
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names = {"lenet", "vgg16", "resnet18", "resnet50"};
+  return names;
+}
+
+std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& options) {
+  CHECK_ARG(options.classes >= 1, "model: needs at least one class, got ", options.classes);
+  CHECK_ARG(options.channels >= 1, "model: needs at least one image channel, got ",
+            options.channels);
+  CHECK_ARG(options.image_size >= 1, "model: image size must be at least 1, got ",
+            options.image_size);
+  if (name == "lenet") return make_lenet(options);
+  if (name == "vgg16") return make_vgg16(options);
+  if (name == "resnet18") return make_resnet18(options);
+  if (name == "resnet50") return make_resnet50(options);
+  throw InvalidArgument("model: allowed are lenet, vgg16, resnet18 and resnet50, got '" + name +
+                        "'");
+}
+
+}  // namespace headroom

@@ -1,0 +1,42 @@
+// The standard models. Names, order and initialisation of parameters are those of the PyTorch
+// models that comparisons use, so weights move both ways.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace headroom {
+
+enum class Stem : uint8_t {
+  automatic,  // small up to 64x64 images, large above
+  small,      // 3x3 convolution, stride 1
+  large,      // 7x7 convolution, stride 2, then a 3x3 max pool, stride 2
+};
+
+struct ModelOptions {
+  int64_t classes = 10;
+  int64_t channels = 3;         // of the images
+  int64_t image_size = 32;      // height and width
+  Stem stem = Stem::automatic;  // resnets only
+  // Fused norm + ReLU (+ residual) layers and in-place ReLU; false builds convolution, norm, add
+  // and activation as separate out-of-place layers.
+  bool in_place = true;
+  // Activation checkpointing: per residual block, per pooling stage of vgg16 and lenet.
+  bool checkpoint = false;
+  TensorOptions tensor;  // device, dtype and memory format of the parameters
+};
+
+// lenet:    conv5x5(32) relu pool, conv5x5(64) relu pool, fc 512 relu, fc classes
+// vgg16:    thirteen 3x3 convolutions with batch norm in five stages, one fc layer (Simonyan &
+// Zisserman
+//           2015, in its batch-norm form for small images; larger maps are averaged before the fc)
+// resnet18: basic blocks 2-2-2-2; resnet50: bottleneck blocks 3-4-6-3 with the stride in the 3x3
+//           convolution (He et al. 2016)
+// Throws InvalidArgument for an unknown name or an image too small for the model.
+std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& options);
+const std::vector<std::string>& model_names();
+
+}  // namespace headroom
