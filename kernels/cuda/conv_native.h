@@ -21,8 +21,8 @@ void native_conv2d_backward_input(const View& dy, const View& w, const Conv2dPar
 
 // dw = the gradient of w; dw may be f32 while x and dy are half. The sum over images and places may
 // be split: each part is an f32 copy of dw in `workspace` (u8), and the parts are added in a fixed
-// order. workspace.numel() / (4 * dw.numel()) parts fit; with fewer than two, or an undefined
-// workspace, the sum is not split. So the split is a function of shapes and of the workspace given.
+// order. There are min(rules::cuda_native_weight_parts(), workspace.numel() / (4 * dw.numel()))
+// parts; below two, or without a workspace, the sum is not split.
 void native_conv2d_backward_weight(const View& x, const View& dy, const Conv2dParams& params,
                                    const View& workspace, const View& dw, cudaStream_t stream);
 
