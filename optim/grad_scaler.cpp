@@ -1,0 +1,52 @@
+// GradScaler: a scale and a tracker on the device.
+#include "optim/grad_scaler.h"
+
+#include "core/autograd/node.h"
+#include "core/ops/contract.h"
+#include "core/ops/elementwise.h"
+
+namespace headroom {
+
+GradScaler::GradScaler(const GradScalerOptions& options, Device device) {
+  params_.growth_factor = options.growth_factor;
+  params_.backoff_factor = options.backoff_factor;
+  params_.growth_interval = options.growth_interval;
+  CHECK_ARG(options.growth_factor > 1, "loss scaler: growth factor must be above 1, got ",
+            options.growth_factor);
+  CHECK_ARG(options.backoff_factor > 0 && options.backoff_factor < 1,
+            "loss scaler: back-off factor must lie between 0 and 1, got ", options.backoff_factor);
+  CHECK_ARG(options.growth_interval >= 1, "loss scaler: growth interval must be at least 1, got ",
+            options.growth_interval);
+  const TagScope tag(Tag::optimizer_state);
+  scale_ = empty({}, {DType::f32, device});
+  tracker_ = zeros({}, {DType::i64, device});
+  set_state(options.init_scale, 0);
+}
+
+Tensor GradScaler::scale(const Tensor& loss) const { return mul(loss, scale_); }
+
+Tensor GradScaler::seed(double factor) const {
+  const NoGrad no_grad;
+  return mul(scale_, factor);
+}
+
+double GradScaler::current_scale() const { return scale_.item(); }
+int64_t GradScaler::growth_tracker() const { return tracker_.to_vector<int64_t>()[0]; }
+
+void GradScaler::set_state(double scale, int64_t growth_tracker) {
+  CHECK_ARG(scale >= params_.min_scale && scale <= params_.max_scale,
+            "loss scaler: scale must lie in [2^-24, 2^40], got ", scale);
+  CHECK_ARG(growth_tracker >= 0, "loss scaler: growth tracker must not be negative, got ",
+            growth_tracker);
+  fill_(scale_, scale);
+  fill_(tracker_, static_cast<double>(growth_tracker));
+}
+
+void GradScaler::update(bool found_inf) {
+  const Tensor control = zeros({kControlFields}, {DType::f32, scale_.device()});
+  const Tensor applied = zeros({}, {DType::i64, scale_.device()});
+  slots::fill(found_inf ? 1 : 0, detail::alias(control, kFoundInf, {1}, {1}, control.format()));
+  slots::finish_step(control, params_, applied, scale_, tracker_);
+}
+
+}  // namespace headroom

@@ -1,0 +1,52 @@
+// Dynamic loss scaling (Micikevicius et al. 2018): the loss is multiplied by a scale so that small
+// gradients survive half precision; steps whose gradients overflow are skipped and halve it.
+#pragma once
+
+#include <vector>
+
+#include "core/ops/params.h"
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
+};
+
+// The state lives on the device and is read and changed by the optimizer's kernels: nothing here
+// waits for the device except the functions that say so. The scale stays within [2^-24, 2^40], so
+// it is never 0 or infinite: after an endless run of overflows it rests at the floor.
+class GradScaler {
+ public:
+  // Throws InvalidArgument for a scale outside the bounds, a growth factor not above 1, a back-off
+  // factor outside (0, 1), or an interval below 1.
+  GradScaler(const GradScalerOptions& options, Device device);
+
+  // loss * scale, in the graph.
+  Tensor scale(const Tensor& loss) const;
+  // factor * scale as a device scalar f32 []: the seed for backward(loss, seed), which spares the
+  // multiplication of the loss.
+  Tensor seed(double factor = 1) const;
+
+  const Tensor& scale_tensor() const { return scale_; }             // f32 []
+  const Tensor& growth_tracker_tensor() const { return tracker_; }  // i64 []
+  ScalerParams params() const { return params_; }
+
+  // Waits for the device.
+  double current_scale() const;
+  int64_t growth_tracker() const;
+  void set_state(double scale, int64_t growth_tracker);
+
+  // Feeds one step's verdict without an optimizer: as update() after a step whose found-inf was
+  // this.
+  void update(bool found_inf);
+
+ private:
+  ScalerParams params_;
+  Tensor scale_, tracker_;
+};
+
+}  // namespace headroom

@@ -1,0 +1,168 @@
+// Optimizers: SGD, Adam and AdamW as fused multi-tensor steps that wait for nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/ops/params.h"
+#include "core/tensor/tensor.h"
+#include "optim/grad_scaler.h"
+
+namespace headroom {
+
+// Parameters that share settings.
+struct ParameterGroup {
+  std::vector<Tensor> parameters;  // leaves that require a gradient, f32, f64 or half
+  double weight_decay = 0;
+  double lr_factor = 1;  // multiplies the learning rate
+};
+
+// Splits parameters as recipes commonly do: weight decay for those of two or more dimensions, none
+// for biases and norms.
+std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters,
+                                         double weight_decay);
+
+struct StepOptions {
+  GradScaler* scaler = nullptr;  // gradients are divided by its scale; overflow skips the step
+  double clip_norm = 0;          // > 0: limits the norm of all (unscaled) gradients together
+};
+
+// A named scalar or tensor of optimizer state.
+struct OptimizerState {
+  std::string
+      name;  // "0.momentum" for the parameter of index 0 over all groups, or "applied_steps"
+  Tensor tensor;
+};
+
+class Optimizer {
+ public:
+  // A parameter given twice counts once, in its first group. Throws InvalidArgument for tensors
+  // that are no trainable leaves or lie on different devices, and for no parameters at all.
+  explicit Optimizer(std::vector<ParameterGroup> groups);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Applies the gradients. A parameter without one is left alone, decay and state included; with a
+  // scaler that finds inf or NaN the whole step is skipped: weights, state, counters. Running out
+  // of memory for state (first step only) leaves everything as it was. Waits for nothing.
+  void step(const StepOptions& options = {});
+  // Gradients become undefined (none is alive between steps).
+  void zero_grad();
+  // Divides all gradients by the scaler's scale in place, for code that looks at them before
+  // step(); step() then does not divide again. The scaler must be the one that step() is given.
+  void unscale(const GradScaler& scaler);
+
+  // One rate for all steps, or a table indexed by applied steps (the last entry stays in force).
+  void set_lr(double lr);
+  void set_schedule(const std::vector<float>& rates);
+  // Keeps a half copy of every parameter of rank 2 or more, written in the same pass as the update,
+  // for autocast to use.
+  void keep_half_copies(DType dtype);
+
+  // These wait for the device.
+  int64_t applied_steps() const;
+  double last_lr() const;
+  double last_grad_norm() const;  // as clipping saw it; 0 without clipping
+  bool last_step_skipped() const;
+
+  // All state by name; tensors share storage with the optimizer. load throws InvalidArgument for
+  // missing, unknown or misshapen entries before anything is written.
+  std::vector<OptimizerState> state_dict() const;
+  void load_state_dict(const std::vector<OptimizerState>& state);
+
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+
+ protected:
+  // One parameter with its state.
+  struct Entry {
+    Tensor parameter;
+    int group = 0;
+    int index = 0;
+    int cohort = -1;  // see Cohort; -1 until its first gradient
+    std::vector<Tensor> state;
+  };
+  // Kernel operands of the entries of one group that have a gradient now.
+  struct Batch {
+    std::vector<View> parameters, gradients, half_copies;
+    std::vector<std::vector<View>> state;  // [state slot][entry]
+  };
+  virtual std::vector<std::string> state_names() const = 0;
+  virtual PrepareParams prepare_params() const = 0;
+  virtual void update(const Batch& batch, const ParameterGroup& group, const Tensor& control) = 0;
+
+ private:
+  // Parameters whose first gradient came at the same step: Adam's bias correction and SGD's first
+  // momentum count from there, as if each parameter counted its own steps.
+  struct Cohort {
+    Tensor control;  // f32 [kControlFields]
+    Tensor applied;  // i64 []
+  };
+
+  void make_state();
+  int add_cohort();
+  std::vector<Tensor> gradients() const;
+
+  std::vector<ParameterGroup> groups_;
+  std::vector<Entry> entries_;
+  std::vector<Cohort> cohorts_;
+  Device device_;
+  Tensor rates_;
+  const GradScaler* unscaled_by_ = nullptr;
+};
+
+struct SgdOptions {
+  double lr = 0.1;
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+  bool maximize = false;
+};
+
+// g += decay * w; buf = g at first, then momentum * buf + (1 - dampening) * g; w -= lr * (nesterov
+// ? g + momentum * buf : buf). Throws InvalidArgument for settings out of range, and for Nesterov
+// without momentum or with dampening.
+class Sgd : public Optimizer {
+ public:
+  Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options);
+
+ protected:
+  std::vector<std::string> state_names() const override;
+  PrepareParams prepare_params() const override { return {}; }
+  void update(const Batch& batch, const ParameterGroup& group, const Tensor& control) override;
+
+ private:
+  SgdOptions options_;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  bool decoupled = false;  // AdamW: w *= 1 - lr * decay before the step, instead of decay in g
+  bool maximize = false;
+};
+
+// Kingma & Ba 2015, Loshchilov & Hutter 2019. State is f32 (f64 for f64) also for half parameters.
+class Adam : public Optimizer {
+ public:
+  Adam(std::vector<ParameterGroup> groups, const AdamOptions& options);
+
+ protected:
+  std::vector<std::string> state_names() const override {
+    return {"first_moment", "second_moment"};
+  }
+  PrepareParams prepare_params() const override { return {true, options_.beta1, options_.beta2}; }
+  void update(const Batch& batch, const ParameterGroup& group, const Tensor& control) override;
+
+ private:
+  AdamOptions options_;
+};
+
+// Scales gradients in place so that their common norm is at most max_norm, and returns the norm
+// before (waits for the device). Parameters without a gradient do not count.
+double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
+
+}  // namespace headroom
