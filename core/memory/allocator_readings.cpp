@@ -9,7 +9,14 @@ namespace headroom {
 
 MemoryStats CachingAllocator::stats() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->stats;
+  MemoryStats out = impl_->stats;
+  // One compute stream: a freed block may be reused at once, so what is active is what is
+  // allocated.
+  for (PoolStats& pool : out.pool) {
+    pool.active_bytes = pool.allocated_bytes;
+    pool.active_count = pool.allocation_count;
+  }
+  return out;
 }
 
 int64_t CachingAllocator::allocated_bytes() const {

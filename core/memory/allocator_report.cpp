@@ -172,10 +172,7 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
   facts.device_total_bytes = device_memory.total_bytes;
 
   std::string message = failure_message(device, facts, stats, live_blocks(), injected);
-  int64_t largest = 0;
-  for (const FreeList* list : {&free_small, &free_large}) {
-    if (!list->empty()) largest = std::max(largest, list->rbegin()->bytes);
-  }
+  const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));
   return {message, facts};

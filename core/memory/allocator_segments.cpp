@@ -53,11 +53,9 @@ CachingAllocator::Impl::~Impl() {
 void CachingAllocator::Impl::prepare_request() {
   // One piece for a new segment and one for what is cut off it.
   while (!retired_ || !retired_->next) {
-    FreeList scratch;
-    scratch.insert(FreeKey{});
     Piece& piece = pieces_.emplace_back();
-    piece.node = scratch.extract(scratch.begin());
     retire(&piece);
+    piece.node = FreeList::make_node();
   }
   if (segments.size() == segments.capacity()) segments.reserve(2 * segments.size() + 16);
 }
@@ -82,14 +80,12 @@ void CachingAllocator::Impl::take_off_list(Piece* piece) noexcept {
 
 void CachingAllocator::Impl::put_on_list(Piece* piece) noexcept {
   piece->node.value() = {piece->bytes, piece->segment, piece->offset, piece};
-  piece->place = list_of(piece).insert(std::move(piece->node)).position;
+  piece->place = list_of(piece).insert(std::move(piece->node));
 }
 
 Piece* CachingAllocator::Impl::take_cached(int64_t rounded, bool small) noexcept {
-  FreeList& list = small ? free_small : free_large;
-  const auto found = list.lower_bound(FreeKey{.bytes = rounded});
-  if (found == list.end()) return nullptr;
-  Piece* piece = found->piece;
+  Piece* piece = (small ? free_small : free_large).best_fit(rounded);
+  if (!piece) return nullptr;
   take_off_list(piece);
   piece->in_use = true;
   return piece;

@@ -7,35 +7,21 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "core/memory/caching_allocator.h"
+#include "core/memory/free_list.h"
 
 namespace headroom {
-
-struct Piece;
-
-// Order of the free lists: best fit first, ties by place, never by address.
-struct FreeKey {
-  int64_t bytes = 0, segment = 0, offset = 0;
-  Piece* piece = nullptr;
-  bool operator<(const FreeKey& other) const {
-    if (bytes != other.bytes) return bytes < other.bytes;
-    if (segment != other.segment) return segment < other.segment;
-    return offset < other.offset;
-  }
-};
-using FreeList = std::set<FreeKey>;
 
 // A block with its neighbours and its place in the free list. The list's node travels with the
 // piece while that is in use, so freeing never allocates and cannot fail.
 struct Piece : Block {
   Piece* previous = nullptr;  // neighbours in the segment, by offset
   Piece* next = nullptr;
-  FreeList::node_type node;
-  FreeList::iterator place;
+  FreeList::Node node;
+  FreeList::Place place;
 
   bool is_split() const { return previous || next; }
 };

@@ -112,9 +112,7 @@ void CachingAllocator::Impl::charge(Piece* piece, int64_t requested) noexcept {
   for_pools(piece->small, [&](PoolStats& pool) {
     pool.allocated_bytes.increase(piece->bytes);
     pool.requested_bytes.increase(requested);
-    pool.active_bytes.increase(piece->bytes);
     pool.allocation_count.increase(1);
-    pool.active_count.increase(1);
   });
   stats.current_by_tag[static_cast<size_t>(piece->tag)] += piece->bytes;
   if (new_peak) stats.peak_by_tag = stats.current_by_tag;
@@ -125,9 +123,7 @@ void CachingAllocator::Impl::discharge(Piece* piece) noexcept {
   for_pools(piece->small, [&](PoolStats& pool) {
     pool.allocated_bytes.decrease(piece->bytes);
     pool.requested_bytes.decrease(piece->requested_bytes);
-    pool.active_bytes.decrease(piece->bytes);
     pool.allocation_count.decrease(1);
-    pool.active_count.decrease(1);
   });
   stats.current_by_tag[static_cast<size_t>(piece->tag)] -= piece->bytes;
   record_block(MemoryEvent::Kind::free, *piece, piece->tag);

@@ -39,7 +39,7 @@ struct PoolStats {
   Stat allocated_bytes;       // in blocks handed out, rounded
   Stat requested_bytes;       // in blocks handed out, as asked
   Stat reserved_bytes;        // in segments held from the device
-  Stat active_bytes;          // allocated, or waiting for another stream before reuse
+  Stat active_bytes;          // not yet free for reuse; with one stream, as allocated
   Stat inactive_split_bytes;  // free pieces of segments that are partly in use
   Stat allocation_count;
   Stat segment_count;
