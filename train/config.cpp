@@ -1,0 +1,86 @@
+// Checks of a configuration that need no file and no device.
+#include "train/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "nn/models/models.h"
+#include "optim/schedule.h"
+
+namespace headroom {
+namespace {
+
+constexpr int64_t kMaxBatch = int64_t{1} << 24;
+constexpr int64_t kMaxThreads = 4096;
+
+void check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
+  CHECK_ARG(value >= low && value <= high, flag, ": must lie in ", low, " .. ", high, ", got ",
+            value);
+}
+
+void check_real(const char* flag, double value, double low, double high) {
+  CHECK_ARG(std::isfinite(value) && value >= low && value <= high, flag, ": must lie in ", low,
+            " .. ", high, ", got ", value);
+}
+
+void check_name(const char* flag, const std::string& value,
+                const std::vector<std::string>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  std::string list;
+  for (const std::string& name : allowed) list += (list.empty() ? "" : ", ") + name;
+  throw InvalidArgument(detail::concat(flag, ": allowed are ", list, "; got '", value, "'"));
+}
+
+}  // namespace
+
+void validate(const TrainConfig& c) {
+  constexpr double kLargeRate = 1e6;
+  check_name("--model", c.model, model_names());
+  check_name("--optimizer", c.optimizer, {"sgd", "adam", "adamw"});
+  check_name("--schedule", c.schedule, schedule_names());
+  check_name("--device", c.device, {"auto", "cpu", "cuda", "meta:cpu", "meta:cuda"});
+  check_range("--image-size", c.image_size, 0, 16384);
+  check_range("--batch", c.batch, 1, kMaxBatch);
+  check_range("--accum", c.accum, 1, kMaxBatch);
+  check_range("--eval-batch", c.eval_batch, 0, kMaxBatch);
+  check_range("--epochs", c.epochs, 0, int64_t{1} << 30);
+  check_range("--steps", c.steps, 0, int64_t{1} << 30);
+  CHECK_ARG(c.epochs == 0 || c.steps == 0, "--epochs and --steps: give one of them, not both (got ",
+            c.epochs, " and ", c.steps, ")");
+  check_range("--threads", c.threads, 0, kMaxThreads);
+  check_range("--loader-threads", c.loader_threads, -1, kMaxThreads);
+  check_real("--lr", c.lr, 0, kLargeRate);
+  check_real("--momentum", c.momentum, 0, 1);
+  check_real("--weight-decay", c.weight_decay, 0, kLargeRate);
+  check_real("--warmup", c.warmup, 0, 1e12);
+  check_real("--clip-norm", c.clip_norm, 0, 1e30);
+  check_real("--label-smoothing", c.label_smoothing, 0, 1);
+  check_real("--init-scale", c.init_scale, 0x1p-24, 0x1p40);
+  check_range("--workspace-limit", c.workspace_limit_bytes, 0, int64_t{1} << 50);
+  check_range("--memory-limit", c.memory_limit_bytes, 0, int64_t{1} << 50);
+  CHECK_ARG(!c.amp || is_half(*c.amp), "--amp: allowed are f16 and bf16, got ", name_of(*c.amp));
+}
+
+double lr_of(const TrainConfig& config) {
+  constexpr double kSgdRate = 0.05, kAdamRate = 1e-3;
+  if (config.lr > 0) return config.lr;
+  return config.optimizer == "sgd" ? kSgdRate : kAdamRate;
+}
+
+Device device_of(const TrainConfig& config, std::string* note) {
+  if (config.device != "auto") {
+    const Device device = parse_device(config.device);
+    CHECK_ARG(has_runtime(device), "--device ", config.device,
+              ": not available (no usable NVIDIA GPU, or built without CUDA); allowed here: cpu, ",
+              "meta:cpu, meta:cuda");
+    return device;
+  }
+  if (has_runtime(Device::cuda())) return Device::cuda();
+  if (note) *note = "no usable NVIDIA GPU: training on the CPU";
+  return Device::cpu();
+}
+
+}  // namespace headroom

@@ -1,0 +1,85 @@
+// The configuration of a training run: one field per flag of `train`, with the defaults that the
+// flags have. Fields that say "auto" are settled by resolve() once the data set and the device are
+// known.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/base/device.h"
+#include "core/base/dtype.h"
+#include "core/base/settings.h"
+#include "core/base/shape.h"
+
+namespace headroom {
+
+enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
+
+struct TrainConfig {
+  // Model and data
+  std::string model = "lenet";
+  std::string data;                      // empty: the embedded digits
+  int64_t image_size = 0;                // 0: the data's own size
+  Augment augment = Augment::automatic;  // crop_flip for color sets, none for gray ones
+  bool resident = false;                 // keep the training set on the device as bytes
+  int64_t loader_threads = -1;           // -1: auto
+
+  // Batches and length
+  int64_t batch = 64;      // images per forward and backward pass
+  int64_t accum = 1;       // passes per optimizer step
+  int64_t eval_batch = 0;  // 0: as batch
+  int64_t epochs = 0;      // 0: three, unless steps are given
+  int64_t steps = 0;       // optimizer steps; 0: as epochs say
+  bool drop_last = false;
+  bool evaluate = true;
+
+  // Optimizer
+  std::string optimizer = "sgd";  // sgd, adam, adamw
+  double lr = 0;                  // 0: 0.05 for sgd, 1e-3 for adam and adamw
+  double momentum = 0.9;
+  bool nesterov = true;
+  double weight_decay = 5e-4;  // parameters of two or more dimensions only
+  std::string schedule = "cosine";
+  double warmup = 0.15;  // below 1: a share of all steps; else steps
+  double clip_norm = 0;  // 0: no clipping
+  double label_smoothing = 0;
+
+  // Precision and memory
+  std::optional<DType> amp;   // f16 or bf16
+  double init_scale = 65536;  // of the loss scaler, f16 only
+  bool checkpoint = false;
+  bool in_place = true;
+  bool cudnn = true;
+  bool cudnn_benchmark = false;
+  int64_t workspace_limit_bytes = int64_t{32} << 20;
+  Tf32 tf32 = Tf32::conv;
+  bool deterministic = false;
+  MemoryFormat layout = MemoryFormat::channels_last;
+  int64_t memory_limit_bytes = 0;  // 0: none
+
+  // Run
+  std::string device = "auto";  // auto, cpu, cuda, meta:cpu, meta:cuda
+  uint64_t seed = 0;
+  int64_t threads = 0;  // of CPU kernels; 0: all cores
+  std::string save;     // checkpoint to write after every epoch and at the end
+  std::string resume;   // checkpoint to go on from
+  std::string log;      // JSON lines, one per step and per epoch
+  bool json = false;
+};
+
+// Checks every value that can be checked without opening anything, and fills in what depends on
+// other flags alone. Throws InvalidArgument naming the flag, what is allowed and what came.
+void validate(const TrainConfig& config);
+
+// The micro-batch of evaluation.
+inline int64_t eval_batch_of(const TrainConfig& config) {
+  return config.eval_batch > 0 ? config.eval_batch : config.batch;
+}
+double lr_of(const TrainConfig& config);
+
+// The device that "auto" and names stand for. Throws InvalidArgument when it is not there; `note`
+// (optional) receives why auto took the CPU.
+Device device_of(const TrainConfig& config, std::string* note = nullptr);
+
+}  // namespace headroom

@@ -1,0 +1,83 @@
+// Meters of a run: losses gathered on the device, peaks per phase, and the step clock. None of them
+// waits for the device inside a step.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor/tensor.h"
+#include "train/trainer.h"
+
+namespace headroom {
+
+// Sums of losses. Windows go into a ring on the device that is read when someone asks or it is
+// full; the total is kept on the host in double, so that long averages stay exact.
+class LossMeter {
+ public:
+  void open(Device device);
+  // Adds the summed loss (f32 [] on the device) of `count` samples; begin_window opens a new entry.
+  void add(const Tensor& loss_sum, int64_t count, bool begin_window);
+
+  // These wait for the device.
+  double mean();  // per sample, of everything since restore(0, 0)
+  double last_window_mean();
+  double sum();
+  double count() { return count_; }
+  void restore(double sum, double count);
+
+ private:
+  void flush();
+
+  Tensor ring_;
+  int64_t filled_ = 0;        // entries begun since the last flush
+  int64_t window_count_ = 0;  // samples of the last entry
+  double window_sum_ = 0;     // of the last entry, if it was flushed
+  double sum_ = 0, count_ = 0;
+};
+
+// Peaks of the allocator per phase of a run.
+class MemoryMeter {
+ public:
+  enum Phase : int { first_step, training, evaluation };
+
+  // The peaks since the last call count for the phase that ran; `next` begins.
+  void begin(Device device, Phase next);
+  // After each optimizer step: the first one ends its phase.
+  void end_of_step(Device device);
+  void finish(Device device);
+  const PhasePeak& peak(Phase phase) const { return peaks_[static_cast<size_t>(phase)]; }
+  int64_t steps_measured() const { return steps_; }
+
+ private:
+  void fold(Device device);
+
+  std::array<PhasePeak, 3> peaks_;
+  Phase phase_ = first_step;
+  int64_t steps_ = 0;
+  bool running_ = false;
+};
+
+// Wall time of training, evaluation left out; the first step is left out of rates.
+class StepClock {
+ public:
+  void start(Device device);  // waits for the device
+  void step(Device device, int64_t images);
+  void pause(Device device);  // waits for the device
+  double seconds() const;     // so far, the first step included
+  double step_ms() const;
+  double images_per_s() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double since_start() const;
+
+  Clock::time_point started_;
+  bool running_ = false;
+  double seconds_ = 0;        // of finished stretches
+  double first_seconds_ = 0;  // of the first step
+  int64_t steps_ = 0, images_ = 0, first_images_ = 0;
+};
+
+}  // namespace headroom
