@@ -107,12 +107,13 @@ void throw_recorded_fault() {
   const int64_t value = record->value, row = record->row, limit = record->limit;
   fault_word.store(DeviceFault::none, std::memory_order_relaxed);
   std::atomic_ref<int32_t>(record->claimed).store(0, std::memory_order_release);
+  // The CPU's kernels say the same.
   if (fault == DeviceFault::label_out_of_range) {
-    throw InvalidArgument(detail::concat("cross_entropy: label ", value, " in row ", row,
-                                         " is not a class; there are ", limit, " classes"));
+    throw InvalidArgument(detail::concat("cross_entropy: needs labels in [0, ", limit, ") for ",
+                                         limit, " classes but row ", row, " has label ", value));
   }
-  throw InvalidArgument(detail::concat("gather_rows: index ", value, " in row ", row,
-                                       " is outside the table of ", limit, " rows"));
+  throw InvalidArgument(detail::concat("gather_rows: needs indices in [0, ", limit, ") but entry ",
+                                       row, " is ", value));
 }
 
 }  // namespace headroom::cuda

@@ -6,6 +6,7 @@
 #include "core/ops/contract.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/map.cuh"
+#include "kernels/cuda/reduce.h"
 #include "kernels/scalar_ops.h"
 
 namespace headroom {
@@ -285,19 +286,6 @@ void reduce_with(const View& x, const ReducePlan& plan, const ReduceOut& out, Ru
   });
 }
 
-void reduce(ReduceOp op, const View& x, const View& y) {
-  const ReducePlan plan = make_reduce_plan(x, y);
-  if (plan.outputs == 0) return;
-  ReduceOut out{any_array(y, "reduce"), 1.0f, nullptr};
-  // The mean of nothing is 0 / 0.
-  if (op == ReduceOp::mean) out.divisor = static_cast<float>(plan.reduced.numel);
-  if (op == ReduceOp::max) {
-    reduce_with(x, plan, out, MaxRule{});
-  } else {
-    reduce_with(x, plan, out, SumRule{});
-  }
-}
-
 struct Candidate {
   float value;
   int64_t index;
@@ -370,8 +358,25 @@ void scatter_along(const View& dy, const View& indices, int axis, const View& dx
 
 }  // namespace
 
+namespace cuda {
+
+void reduce(ReduceOp op, const View& x, const View& y) {
+  const ReducePlan plan = make_reduce_plan(x, y);
+  if (plan.outputs == 0) return;
+  ReduceOut out{any_array(y, "reduce"), 1.0f, nullptr};
+  // The mean of nothing is 0 / 0.
+  if (op == ReduceOp::mean) out.divisor = static_cast<float>(plan.reduced.numel);
+  if (op == ReduceOp::max) {
+    reduce_with(x, plan, out, MaxRule{});
+  } else {
+    reduce_with(x, plan, out, SumRule{});
+  }
+}
+
+}  // namespace cuda
+
 void register_cuda_reduce_kernels() {
-  slots::reduce.set(DeviceType::cuda, &reduce);
+  slots::reduce.set(DeviceType::cuda, &cuda::reduce);
   slots::max_along.set(DeviceType::cuda, &max_along);
   slots::scatter_along.set(DeviceType::cuda, &scatter_along);
 }
