@@ -114,7 +114,7 @@ class CachingAllocator {
 
   // Recording keeps every event from now on, the oldest dropped beyond `capacity` events, each of
   // which takes 64 B of host memory. Starts afresh if it was on; record_events(0) stops and clears.
-  // Throws InvalidArgument for a negative capacity.
+  // Throws InvalidArgument for a negative capacity or one that host memory cannot hold.
   void record_events(int64_t capacity);
   std::vector<MemoryEvent> events() const;
   // The events and the blocks in use now, for peak_of().

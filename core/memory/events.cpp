@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -12,6 +13,8 @@
 
 namespace headroom {
 namespace {
+
+static_assert(sizeof(MemoryEvent) == 64, "the header states this size");
 
 int64_t allocated_change(const MemoryEvent& event) {
   switch (event.kind) {
@@ -73,9 +76,12 @@ const char* name_of(MemoryEvent::Kind kind) {
 void EventRing::restart(int64_t capacity) {
   CHECK_ARG(capacity >= 0, "record_events: capacity must be 0 (off) or more, got ", capacity);
   std::vector<MemoryEvent> fresh;
-  CHECK_ARG(static_cast<size_t>(capacity) <= fresh.max_size(), "record_events: capacity ", capacity,
-            " is more than memory can hold");
-  fresh.reserve(static_cast<size_t>(capacity));
+  try {
+    fresh.reserve(static_cast<size_t>(capacity));
+  } catch (const std::exception&) {
+    throw InvalidArgument(detail::concat("record_events: no host memory for ", capacity,
+                                         " events of ", sizeof(MemoryEvent), " B"));
+  }
   events_ = std::move(fresh);
   capacity_ = capacity;
   added_ = 0;

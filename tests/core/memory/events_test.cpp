@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -115,6 +116,7 @@ TEST_F(MemoryRecord, TellsWhatHappenedInOrder) {
   allocator.record_events(0);
   EXPECT_TRUE(allocator.events().empty());
   EXPECT_THROW(allocator.record_events(-1), InvalidArgument);
+  EXPECT_THROW(allocator.record_events(std::numeric_limits<int64_t>::max()), InvalidArgument);
 }
 
 TEST_F(MemoryRecord, DropsTheOldestEventsBeyondTheCapacity) {
