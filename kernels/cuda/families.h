@@ -14,6 +14,7 @@ void register_cuda_pool_kernels();
 void register_cuda_batch_norm_kernels();
 void register_cuda_loss_kernels();
 void register_cuda_input_kernels();
-void register_cuda_optimizer_kernels();
+void register_cuda_optimizer_kernels();  // and, from it, the next
+void register_cuda_gradient_kernels();
 
 }  // namespace headroom
