@@ -97,7 +97,6 @@ struct TrainerState {
   double loss_count = 0;
   double scale = 0;  // loss scaler; 0 without one
   int64_t growth_tracker = 0;
-  int64_t skipped_steps = 0;
 };
 
 class Trainer {
