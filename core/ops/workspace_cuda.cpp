@@ -105,11 +105,11 @@ int64_t cuda_conv2d_workspace_bytes(ConvDirection direction, const View& x, cons
   return std::min(bytes, limit_bytes);
 }
 
-int64_t cuda_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype) {
+int64_t cuda_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType /*dtype*/) {
   if (m == 0 || n == 0 || k == 0) return 0;
   const int64_t parts = kMatmulParts * static_cast<int64_t>(sizeof(float));
   const int64_t split = m >= kMatmulBytes / parts / n ? kMatmulBytes : m * n * parts;
-  return round_up(split, kAlignmentBytes) + cuda_side_copy_bytes(n, dtype);
+  return round_up(split, kAlignmentBytes) + cuda_side_copy_bytes(n, DType::f32);  // and the bias
 }
 
 }  // namespace headroom::rules
