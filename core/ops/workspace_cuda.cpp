@@ -44,16 +44,28 @@ int64_t padded_copy_bytes(const View& image) {
   return whole == channels ? 0 : bytes_of(image) / channels * whole;
 }
 
+// A half image of four channels (three, padded) can be read as it is; for its weight gradient the
+// first choice of large batches widens it all the same, and is not worth more than this.
+constexpr int64_t kFourChannels = 4;
+constexpr int64_t kFourChannelsWeightBytes = 8 * kMiB;
+
 // What cuDNN copies before it can use tensor cores: everything in nchw, images with part vectors of
 // channels in nhwc. Grouped convolutions with narrow groups are unfolded, as large as both images.
-int64_t copy_bytes(const View& x, const View& w, const View& y, const Conv2dParams& params) {
+int64_t copy_bytes(ConvDirection direction, const View& x, const View& w, const View& y,
+                   const Conv2dParams& params) {
   const int64_t w_bytes = w.numel() * static_cast<int64_t>(size_of(x.dtype));
   if (x.format == MemoryFormat::contiguous) return bytes_of(x) + bytes_of(y) + w_bytes;
   const int64_t vector = kVectorBytes / static_cast<int64_t>(size_of(x.dtype));
   if (params.groups > 1 && (w.shape[1] % vector != 0 || y.shape[1] / params.groups % vector != 0)) {
     return bytes_of(x) + bytes_of(y) + w_bytes;
   }
-  const int64_t images = padded_copy_bytes(x) + padded_copy_bytes(y);
+  int64_t x_copy = padded_copy_bytes(x);
+  if (is_half(x.dtype) && x.shape[1] == kFourChannels) {
+    x_copy = direction == ConvDirection::backward_weight
+                 ? std::min(x_copy, kFourChannelsWeightBytes)
+                 : 0;
+  }
+  const int64_t images = x_copy + padded_copy_bytes(y);
   return images == 0 ? 0 : images + w_bytes * vector;
 }
 
@@ -62,7 +74,7 @@ int64_t library_bytes(ConvDirection direction, const View& x, const View& w, con
   int64_t bytes = kForwardBytes;
   if (direction == ConvDirection::backward_input) bytes = kBackwardInputBytes;
   if (direction == ConvDirection::backward_weight) bytes = kBackwardWeightBytes;
-  bytes = std::min(bytes, 2 * (bytes_of(x) + bytes_of(y))) + copy_bytes(x, w, y, params);
+  bytes = std::min(bytes, 2 * (bytes_of(x) + bytes_of(y))) + copy_bytes(direction, x, w, y, params);
   return round_up(bytes, kAlignmentBytes);
 }
 

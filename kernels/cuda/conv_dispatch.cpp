@@ -1,5 +1,6 @@
 // The convolution slots on CUDA: cuDNN where params.algorithm says library and it has a plan that
-// fits the workspace, else the native kernels.
+// fits the workspace, else the native kernels. Those read channels_last alone, so nchw goes to
+// cuDNN whatever params say; it has slow plans that need no workspace.
 #include "core/ops/contract.h"
 #include "kernels/cuda/conv_native.h"
 #include "kernels/cuda/conv_pad_channels.h"
@@ -29,7 +30,10 @@ ConvCall library_call(ConvDirection direction, const View& x, const View& w, con
   return call;
 }
 
-// The native kernels read channels_last alone; a library call in nchw that found no plan ends here.
+bool uses_library(const Conv2dParams& params, const View& image) {
+  return params.algorithm == ConvAlgorithm::library || image.format == MemoryFormat::contiguous;
+}
+
 void check_native(ConvDirection direction, const View& x, const View& w, const View& y,
                   const View& workspace) {
   if (x.format == MemoryFormat::channels_last) return;
@@ -47,7 +51,7 @@ void conv2d(const View& x, const View& w, const View& bias, const Conv2dParams& 
     if (bias) add_bias(bias, y);
     return;
   }
-  if (params.algorithm == ConvAlgorithm::library) {
+  if (uses_library(params, x)) {
     Scratch scratch(workspace);
     View fused = bias;
     if (bias && bias.dtype != y.dtype) {  // cuDNN's fast engines add a bias of y's dtype only
@@ -73,7 +77,7 @@ void conv2d_backward_input(const View& dy, const View& w, const Conv2dParams& pa
                            const View& workspace, const View& dx) {
   if (dx.numel() == 0) return;
   if (dy.numel() == 0 || w.numel() == 0) return zero(dx);
-  if (params.algorithm == ConvAlgorithm::library &&
+  if (uses_library(params, dx) &&
       cuda::run_cudnn_conv(
           library_call(ConvDirection::backward_input, dx, w, dy, params, Scratch(workspace)))) {
     return;
@@ -86,7 +90,7 @@ void conv2d_backward_weight(const View& x, const View& dy, const Conv2dParams& p
                             const View& workspace, const View& dw) {
   if (dw.numel() == 0) return;
   if (x.numel() == 0 || dy.numel() == 0) return zero(dw);
-  if (params.algorithm == ConvAlgorithm::library) {
+  if (uses_library(params, x)) {
     Scratch scratch(workspace);
     // No engine of cuDNN writes an f32 gradient from half images: it is widened afterwards.
     const View narrow = dw.dtype == x.dtype ? dw : scratch.take(dw, x.dtype);
