@@ -59,6 +59,21 @@ uint8_t rounded(int32_t fixed) {
       std::clamp((fixed + (1 << (kFractionBits - 1))) >> kFractionBits, 0, 255));
 }
 
+// One row, across: in [width, kChannels] to out [side, kChannels].
+template <int kChannels>
+void filter_row(const uint8_t* in, const AxisFilter& across, int64_t side, uint8_t* out) {
+  const int32_t* weight = across.weights.data();
+  for (int64_t x = 0; x < side; ++x) {
+    const uint8_t* pixel = in + across.first[x] * kChannels;
+    int32_t sums[kChannels] = {};
+    for (int64_t t = 0; t < across.taps; ++t, ++weight, pixel += kChannels) {
+#pragma GCC unroll 3  // keeps the sums in registers, half the time at -O2
+      for (int c = 0; c < kChannels; ++c) sums[c] += *weight * pixel[c];
+    }
+    for (const int32_t sum : sums) *out++ = rounded(sum);
+  }
+}
+
 class ResizedDataset : public Dataset {
  public:
   ResizedDataset(std::unique_ptr<Dataset> source, int64_t side)
@@ -87,22 +102,15 @@ class ResizedDataset : public Dataset {
 void resize_to_square(const uint8_t* from, const ImageShape& shape, uint8_t* to, int64_t side) {
   const int64_t shorter = std::min(shape.height, shape.width);
   const int64_t channels = shape.channels;
+  CHECK(channels == 1 || channels == 3, "resize: ", channels, " channels");
   const AxisFilter across = make_filter(shape.width, shape.width * side / shorter, side);
   const AxisFilter down = make_filter(shape.height, shape.height * side / shorter, side);
   const int64_t top = down.first.front(), bottom = down.first.back() + down.taps;
   std::vector<uint8_t> rows(static_cast<size_t>((bottom - top) * side * channels));
+  const auto filter = channels == 1 ? filter_row<1> : filter_row<3>;
   for (int64_t y = top; y < bottom; ++y) {
-    const uint8_t* row = from + y * shape.width * channels;
-    uint8_t* out = rows.data() + (y - top) * side * channels;
-    for (int64_t x = 0; x < side; ++x) {
-      const int32_t* weights = across.weights.data() + x * across.taps;
-      const uint8_t* in = row + across.first[x] * channels;
-      for (int64_t c = 0; c < channels; ++c) {
-        int32_t sum = 0;
-        for (int64_t t = 0; t < across.taps; ++t) sum += weights[t] * in[t * channels + c];
-        *out++ = rounded(sum);
-      }
-    }
+    filter(from + y * shape.width * channels, across, side,
+           rows.data() + (y - top) * side * channels);
   }
   const int64_t pitch = side * channels;
   std::vector<int32_t> sums(static_cast<size_t>(pitch));

@@ -157,15 +157,15 @@ TEST(ImageFile, RefusesEveryTruncationNamingTheFile) {
   }
 }
 
-TEST(ImageFile, SurvivesTheDamageOfAnyByte) {
+TEST(ImageFile, SurvivesDamagedBytes) {
   TemporaryFolder folder;
   const std::string jpeg = folder.path("a.jpg"), png = folder.path("a.png");
   test::write_jpeg(jpeg, 24, 24, 3, pattern(24, 24), 75);
   test::write_png(png, {.height = 24, .width = 24, .rows = pattern(24, 24)});
   for (const std::string& path : {jpeg, png}) {
     const Bytes bytes = test::read_bytes(path);
-    int refused = 0;
-    for (size_t at = 0; at < bytes.size(); ++at) {
+    int refused = 0, tried = 0;
+    for (size_t at = 0; at < bytes.size(); at += 3, ++tried) {
       Bytes damaged = bytes;
       damaged[at] ^= 0xFF;
       test::write_bytes(path, damaged);
@@ -179,7 +179,7 @@ TEST(ImageFile, SurvivesTheDamageOfAnyByte) {
     }
     // A changed JPEG coefficient is still a JPEG file; of a PNG file every byte is under a
     // checksum.
-    EXPECT_GT(refused, path == png ? static_cast<int>(bytes.size()) - 8 : 20);
+    EXPECT_GT(refused, path == png ? tried - 8 : 20);
   }
 }
 
