@@ -29,6 +29,7 @@
 
 #include "core/base/settings.h"
 #include "kernels/cuda/cuda_common.h"
+#include "kernels/cuda/cudnn_conv_key.h"
 #include "kernels/cuda/library_call.h"
 #include "kernels/cuda/library_versions.h"
 
@@ -59,53 +60,8 @@ cudnnHandle_t handle() {
   return made;
 }
 
-std::string describe(const ConvCall& call) {
-  std::string out =
-      detail::concat(name_of(call.direction), " (x ", headroom::describe(call.x), ", w ",
-                     headroom::describe(call.w), ", y ", headroom::describe(call.y));
-  if (call.bias) out += detail::concat(", bias ", headroom::describe(call.bias));
-  const Conv2dParams& p = call.params;
-  out += detail::concat(", stride ", p.stride[0], "x", p.stride[1], ", padding ", p.padding[0], "x",
-                        p.padding[1], ", dilation ", p.dilation[0], "x", p.dilation[1], ", groups ",
-                        p.groups, ", workspace ", call.workspace_bytes, " B)");
-  return out;
-}
-
 [[noreturn]] void fail(const ConvCall& call, const std::string& what) {
   throw DeviceError(detail::concat(describe(call), ": cuDNN ", cudnn_version_text(), ": ", what));
-}
-
-// ---- keys ----
-
-constexpr int64_t kMaxAlignment = 16;  // cuDNN asks for no more
-
-int64_t alignment(const View& view) { return alignment_of(view.data, kMaxAlignment); }
-
-using PlanKey = std::array<int64_t, 30>;
-
-PlanKey key_of(const ConvCall& call) {
-  PlanKey key{};
-  size_t at = 0;
-  const auto add = [&](int64_t value) { key.at(at++) = value; };
-  add(static_cast<int64_t>(call.direction));
-  for (const View* view : {&call.x, &call.w, &call.y}) {
-    for (int axis = 0; axis < 4; ++axis) add(view->shape[axis]);
-    add(alignment(*view));
-  }
-  add(static_cast<int64_t>(call.x.format));
-  add(static_cast<int64_t>(call.x.dtype));
-  add(call.bias ? alignment(call.bias) : 0);
-  for (int axis = 0; axis < 2; ++axis) {
-    add(call.params.stride[axis]);
-    add(call.params.padding[axis]);
-    add(call.params.dilation[axis]);
-  }
-  add(call.params.groups);
-  add(call.workspace_bytes);
-  add(settings().deterministic);
-  add(call.x.dtype == DType::f32 && settings().tf32 != Tf32::off);
-  add(settings().cudnn_benchmark);
-  return key;
 }
 
 // ---- graphs ----
@@ -153,7 +109,7 @@ fe::graph::Tensor_attributes tensor(const View& view, int64_t id, const char* na
       .set_uid(id)
       .set_dim(vector_of(view.shape))
       .set_stride(vector_of(dense_strides(view.shape, view.format)))
-      .set_alignment(alignment(view));
+      .set_alignment(conv_alignment(view));
 }
 
 template <class Attributes>
@@ -207,7 +163,7 @@ std::unique_ptr<fe::graph::Graph> make_graph(const ConvCall& call, bool runtime_
       .set_data_type(data_type(call))
       .set_dim(vector_of(roles.output->shape))
       .set_stride(vector_of(dense_strides(roles.output->shape, roles.output->format)))
-      .set_alignment(alignment(*roles.output));
+      .set_alignment(conv_alignment(*roles.output));
 
   fe::error_t status = graph->validate();
   if (status.is_good()) status = graph->build_operation_graph(handle());
@@ -406,17 +362,6 @@ std::unordered_map<PlanKey, Plan, HashWords>& plans() {
 }
 
 }  // namespace
-
-const char* name_of(ConvDirection direction) {
-  switch (direction) {
-    case ConvDirection::forward:
-      return "conv2d";
-    case ConvDirection::backward_input:
-      return "conv2d_backward_input";
-    default:
-      return "conv2d_backward_weight";
-  }
-}
 
 bool run_cudnn_conv(const ConvCall& call) {
   const PlanKey key = key_of(call);

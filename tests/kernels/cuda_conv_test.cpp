@@ -11,6 +11,7 @@
 
 #ifdef HEADROOM_WITH_CUDA
 #include "kernels/cuda/cudnn_conv.h"
+#include "kernels/cuda/cudnn_conv_key.h"
 #endif
 
 namespace headroom {
@@ -313,6 +314,42 @@ TEST_F(CudaConv, ReadsOperandsThatAreNotAligned) {
 }
 
 #ifdef HEADROOM_WITH_CUDA
+TEST(ConvPlanKey, DiffersInEverythingThatAPlanMayDependOn) {
+  cuda::ConvCall call;
+  call.x.shape = {2, 16, 9, 9};
+  call.w.shape = {24, 16, 3, 3};
+  call.y.shape = {2, 24, 9, 9};
+  const cuda::PlanKey key = cuda::key_of(call);
+  EXPECT_EQ(cuda::key_of(call), key);
+  const auto differs = [&](auto&& change) {
+    cuda::ConvCall other = call;
+    change(other);
+    return cuda::key_of(other) != key;
+  };
+  EXPECT_TRUE(differs([](auto& c) { c.direction = ConvDirection::backward_input; }));
+  EXPECT_TRUE(differs([](auto& c) { c.x.shape[0] = 3; }));
+  EXPECT_TRUE(differs([](auto& c) { c.w.shape[3] = 5; }));
+  EXPECT_TRUE(differs([](auto& c) { c.y.shape[2] = 4; }));
+  EXPECT_TRUE(differs([](auto& c) { c.x.dtype = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& c) { c.x.format = MemoryFormat::channels_last; }));
+  EXPECT_TRUE(differs([](auto& c) { c.bias.defined = true; }));
+  EXPECT_TRUE(differs([](auto& c) { c.params.stride[1] = 2; }));
+  EXPECT_TRUE(differs([](auto& c) { c.params.padding[0] = 1; }));
+  EXPECT_TRUE(differs([](auto& c) { c.params.dilation[1] = 2; }));
+  EXPECT_TRUE(differs([](auto& c) { c.params.groups = 2; }));
+  EXPECT_TRUE(differs([](auto& c) { c.workspace_bytes = 1; }));
+  EXPECT_TRUE(differs([](auto& c) { c.w.data = reinterpret_cast<void*>(uintptr_t{8}); }));
+  const Settings before = settings();
+  for (const auto& change :
+       {+[](Settings& s) { s.deterministic = !s.deterministic; },
+        +[](Settings& s) { s.cudnn_benchmark = !s.cudnn_benchmark; },
+        +[](Settings& s) { s.tf32 = s.tf32 == Tf32::off ? Tf32::conv : Tf32::off; }}) {
+    change(settings());
+    EXPECT_NE(cuda::key_of(call), key);
+    settings() = before;
+  }
+}
+
 TEST_F(CudaConv, ChoosesAPlanOncePerKey) {
   const Case c{"own shape", {3, 16, 11, 13}, {8, 16, 3, 3}, {.padding = {1, 1}}};
   const Tensor x = make(c.x, DType::f16, MemoryFormat::channels_last, 1);
