@@ -50,14 +50,19 @@ find_path(HEADROOM_CUDNN_INCLUDE cudnn.h HINTS ${headroom_cuda_hints}
           PATHS "${headroom_deps}/cuda" PATH_SUFFIXES include)
 find_path(HEADROOM_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
           HINTS "${headroom_deps}/cudnn-frontend" ${headroom_cuda_hints} PATH_SUFFIXES include)
-mark_as_advanced(HEADROOM_CUDNN_INCLUDE HEADROOM_CUDNN_FRONTEND_INCLUDE)
+find_path(HEADROOM_CUDA_INCLUDE cuda_runtime_api.h HINTS ${headroom_cuda_hints}
+          PATH_SUFFIXES include targets/x86_64-linux/include)
+mark_as_advanced(HEADROOM_CUDNN_INCLUDE HEADROOM_CUDNN_FRONTEND_INCLUDE HEADROOM_CUDA_INCLUDE)
+if(NOT HEADROOM_CUDA_INCLUDE)
+  list(APPEND headroom_cuda_missing "cuda_runtime_api.h")
+endif()
 if(NOT HEADROOM_CUDNN_INCLUDE)
   list(APPEND headroom_cuda_missing "cudnn.h")
 endif()
 if(NOT HEADROOM_CUDNN_FRONTEND_INCLUDE)
   list(APPEND headroom_cuda_missing "cudnn_frontend.h (./dev build fetches it)")
 endif()
-foreach(library cudnn cublasLt cublas)
+foreach(library cudnn cublasLt cublas cudart_static)
   find_library(HEADROOM_LIB_${library} NAMES ${library} HINTS ${headroom_cuda_hints}
                PATHS "${headroom_deps}/cuda"
                PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib targets/sbsa-linux/lib)
@@ -91,17 +96,22 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-find_package(CUDAToolkit ${headroom_cuda_minimum} REQUIRED)
 
+# Not find_package(CUDAToolkit): as shipped with CMake 3.25 it fails on CUDA 13, which has no
+# nvToolsExt library any more. nv/target, which cuda_fp16.h includes, lies in CCCL's folder.
 add_library(headroom_cuda_libs INTERFACE)
 target_include_directories(headroom_cuda_libs SYSTEM INTERFACE
-                           "${HEADROOM_CUDNN_INCLUDE}" ${CUDAToolkit_INCLUDE_DIRS})
+                           "${HEADROOM_CUDNN_INCLUDE}" "${HEADROOM_CUDA_INCLUDE}")
+if(EXISTS "${HEADROOM_CUDA_INCLUDE}/cccl")
+  target_include_directories(headroom_cuda_libs SYSTEM INTERFACE "${HEADROOM_CUDA_INCLUDE}/cccl")
+endif()
 target_link_libraries(headroom_cuda_libs INTERFACE
-  "${HEADROOM_LIB_cudnn}" "${HEADROOM_LIB_cublas}" "${HEADROOM_LIB_cublasLt}" CUDA::cudart_static)
+  "${HEADROOM_LIB_cudnn}" "${HEADROOM_LIB_cublas}" "${HEADROOM_LIB_cublasLt}"
+  "${HEADROOM_LIB_cudart_static}" Threads::Threads ${CMAKE_DL_LIBS} rt)
 add_library(headroom_cudnn_frontend INTERFACE)
 target_include_directories(headroom_cudnn_frontend SYSTEM INTERFACE
                            "${HEADROOM_CUDNN_FRONTEND_INCLUDE}")
 
 set(HEADROOM_WITH_CUDA ON)
-message(STATUS "Headroom backends: cpu, cuda (CUDA ${CUDAToolkit_VERSION}, "
+message(STATUS "Headroom backends: cpu, cuda (CUDA ${CMAKE_CUDA_COMPILER_VERSION}, "
                "sm_${CMAKE_CUDA_ARCHITECTURES}, cuDNN from ${HEADROOM_LIB_cudnn})")
