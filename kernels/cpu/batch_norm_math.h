@@ -30,21 +30,52 @@ struct Coefficients {
   }
 };
 
-// out = (x - mean) * scale + beta, rounded as written whatever the compiler contracts.
-template <bool kSameChannel, class Sum>
-inline void normalize_tile(const Sum* x, const Coefficients<Sum>& c, Sum* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t k = kSameChannel ? 0 : i;
-    out[i] = std::fma(x[i] - c.mean[k], c.scale[k], c.beta[k]);
+// Calls fn(constant) with whether all elements of a run have the first's coefficients, so that each
+// case is a loop of its own that vectorises.
+template <class Sum, class Fn>
+inline void with_step(const Coefficients<Sum>& c, Fn&& fn) {
+  if (c.step == 0) {
+    fn(std::true_type{});
+  } else {
+    fn(std::false_type{});
   }
 }
+
+// out = (x - mean) * scale + beta, rounded as written whatever the compiler contracts.
 template <class Sum>
 inline void normalize_tile(const Sum* x, const Coefficients<Sum>& c, Sum* out, int64_t count) {
-  if (c.step == 0) {
-    normalize_tile<true>(x, c, out, count);
-  } else {
-    normalize_tile<false>(x, c, out, count);
-  }
+  with_step(c, [&](auto same) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t k = same ? 0 : i;
+      out[i] = std::fma(x[i] - c.mean[k], c.scale[k], c.beta[k]);
+    }
+  });
+}
+
+// dy becomes dx = scale * (dy - mean_dy - xhat * mean_dy_xhat).
+template <class Sum>
+inline void gradient_tile(const Sum* x, const Coefficients<Sum>& c, const Sum* mean_dy,
+                          const Sum* mean_dy_xhat, Sum* dy, int64_t count) {
+  with_step(c, [&](auto same) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t k = same ? 0 : i;
+      const Sum xhat = (x[i] - c.mean[k]) * c.rstd[k];
+      dy[i] = c.scale[k] * (dy[i] - mean_dy[k] - xhat * mean_dy_xhat[k]);
+    }
+  });
+}
+
+// sums += dy, products += dy * xhat, element by element.
+template <class Sum>
+inline void gradient_sums_tile(const Sum* x, const Sum* dy, const Coefficients<Sum>& c, Sum* sums,
+                               Sum* products, int64_t count) {
+  with_step(c, [&](auto same) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t k = same ? 0 : i;
+      sums[i] += dy[i];
+      products[i] += dy[i] * ((x[i] - c.mean[k]) * c.rstd[k]);
+    }
+  });
 }
 
 // NaN stays NaN, as in the relu of the elementwise kernels.
