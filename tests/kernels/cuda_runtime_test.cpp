@@ -1,0 +1,179 @@
+// The CUDA runtime: memory, copies, events, and the ways in which errors of the device come to
+// light. Skipped, visibly, without a GPU.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "core/base/settings.h"
+#include "core/ops/contract.h"
+#include "core/tensor/tensor.h"
+
+namespace headroom {
+namespace {
+
+class CudaRuntime : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_runtime(Device::cuda())) GTEST_SKIP() << "no cuda on this machine";
+  }
+  DeviceRuntime& runtime() const { return runtime_of(Device::cuda()); }
+};
+
+// Operands of cross_entropy for zero logits.
+struct Batch {
+  Batch(const std::vector<int64_t>& values, int64_t classes)
+      : logits(zeros({static_cast<int64_t>(values.size()), classes}, cuda())),
+        labels(from_vector(values, {static_cast<int64_t>(values.size())},
+                           {DType::i64, Device::cuda()})),
+        row_loss(zeros(labels.shape(), cuda())),
+        lse(zeros(labels.shape(), cuda())),
+        loss(zeros({}, cuda())),
+        counted(zeros({}, cuda())) {}
+  void run() const { slots::cross_entropy(logits, labels, {}, row_loss, lse, loss, counted); }
+  static TensorOptions cuda() { return {DType::f32, Device::cuda()}; }
+
+  Tensor logits, labels, row_loss, lse, loss, counted;
+};
+
+template <class Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_F(CudaRuntime, NamesTheGpuAndTheVersions) {
+  const std::string text = runtime().description();
+  for (const char* part : {"driver", "CUDA runtime", "cuDNN"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+}
+
+TEST_F(CudaRuntime, SegmentsAreAlignedAndRefusedWhenTheDeviceIsTooSmall) {
+  void* segment = runtime().acquire(2 << 20);
+  ASSERT_NE(segment, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(segment) % 512, 0u);
+  runtime().release(segment, 2 << 20);
+  EXPECT_EQ(runtime().acquire(runtime().memory_info().total_bytes * 2), nullptr);
+  // The refusal leaves nothing behind that a later call would trip over.
+  runtime().check_async_error();
+  runtime().synchronize();
+}
+
+TEST_F(CudaRuntime, PinnedMemoryReachesTheDeviceOnBothStreams) {
+  constexpr int64_t kBytes = 1 << 16;
+  auto* pinned = static_cast<uint8_t*>(runtime().host_acquire(kBytes));
+  void* device = runtime().acquire(kBytes);
+  for (const Stream stream : {Stream::compute, Stream::copy}) {
+    const uint8_t mark = stream == Stream::compute ? 17 : 99;
+    std::fill(pinned, pinned + kBytes, mark);
+    const EventHandle copied = runtime().create_event();
+    runtime().copy_to_device(device, pinned, kBytes, stream);
+    runtime().record_event(copied, stream);
+    runtime().wait_event(copied, Stream::compute);
+    std::vector<uint8_t> back(kBytes, 0);
+    runtime().copy_to_host(back.data(), device, kBytes);
+    EXPECT_EQ(back, std::vector<uint8_t>(kBytes, mark));
+    runtime().destroy_event(copied);
+  }
+  runtime().release(device, kBytes);
+  runtime().host_release(pinned);
+}
+
+TEST_F(CudaRuntime, EventsTimeTheComputeStream) {
+  const EventHandle begin = runtime().create_event(), end = runtime().create_event();
+  const Tensor x = zeros({1 << 22}, Batch::cuda());
+  runtime().record_event(begin, Stream::compute);
+  for (int i = 0; i < 4; ++i) slots::unary(UnaryOp::add_scalar, 1, x, x);
+  runtime().record_event(end, Stream::compute);
+  runtime().synchronize_event(end);
+  EXPECT_GT(runtime().elapsed_ms(begin, end), 0.0f);
+  EXPECT_EQ(x.to_vector<float>()[12345], 4.0f);
+  runtime().destroy_event(begin);
+  runtime().destroy_event(end);
+}
+
+TEST_F(CudaRuntime, ABadLabelIsReportedAtTheNextWaitAndTheContextLives) {
+  const Batch bad({3, 10, 2}, 10);
+  bad.run();
+  // An unrelated product runs in between and must not be blamed.
+  const Tensor a = ones({4, 4}, Batch::cuda()), product = zeros({4, 4}, Batch::cuda());
+  slots::binary(BinaryOp::mul, a, a, product);
+  const std::string message = message_of([&] { product.to_vector<float>(); });
+  for (const char* part : {"cross_entropy", "label 10", "row 1", "10 classes"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  // Reported once.
+  EXPECT_EQ(product.to_vector<float>()[5], 1.0f);
+  const Batch good({3, 9, 2}, 10);
+  good.run();
+  EXPECT_NEAR(good.loss.item(), 2.3025851, 1e-6);
+  EXPECT_EQ(good.counted.item(), 3.0);
+}
+
+TEST_F(CudaRuntime, TheFirstBadRowIsReportedAndBadRowsDoNotCount) {
+  std::vector<int64_t> values(5000, 1);
+  values[4321] = -7;
+  values[1234] = 99;
+  values[77] = -100;  // ignored, not bad
+  const Batch batch(values, 10);
+  batch.run();
+  const std::string message = message_of([&] { runtime().synchronize(); });
+  EXPECT_NE(message.find("row 1234 has label 99"), std::string::npos) << message;
+  EXPECT_EQ(batch.counted.item(), 4997.0);
+  EXPECT_EQ(batch.row_loss.to_vector<float>()[1234], 0.0f);
+}
+
+TEST_F(CudaRuntime, EveryWaitReportsABadLabel) {
+  const EventHandle event = runtime().create_event();
+  const auto reports = [&](auto&& wait) {
+    Batch({10}, 10).run();
+    runtime().record_event(event, Stream::compute);
+    return message_of(wait).find("cross_entropy") != std::string::npos;
+  };
+  EXPECT_TRUE(reports([&] { runtime().synchronize(); }));
+  EXPECT_TRUE(reports([&] { runtime().synchronize_event(event); }));
+  float value = 0;
+  const Tensor source = zeros({1}, Batch::cuda());
+  EXPECT_TRUE(reports([&] { runtime().copy_to_host(&value, source.view().data, sizeof(value)); }));
+  // Without waiting it shows as soon as the kernel is done.
+  EXPECT_TRUE(reports([&] {
+    for (int i = 0; i < 1000; ++i) {
+      runtime().check_async_error();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }));
+  runtime().destroy_event(event);
+}
+
+TEST_F(CudaRuntime, BlockingLaunchesReportAtTheKernelItself) {
+  settings().launch_blocking = true;
+  const Batch bad({10}, 10);
+  const std::string message = message_of([&] { bad.run(); });
+  settings().launch_blocking = false;
+  EXPECT_NE(message.find("cross_entropy"), std::string::npos) << message;
+}
+
+TEST_F(CudaRuntime, AGatheredIndexOutsideTheTableIsReported) {
+  const TensorOptions bytes{DType::u8, Device::cuda()};
+  const Tensor table = full({4, 48}, 7, bytes), rows = full({3, 48}, 1, bytes);
+  const Tensor index =
+      from_vector(std::vector<int64_t>{0, 4, 3}, {3}, {DType::i64, Device::cuda()});
+  slots::gather_rows(table, index, rows);
+  const std::string message = message_of([&] { runtime().synchronize(); });
+  for (const char* part : {"gather_rows", "[0, 4)", "entry 1", "4"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  const auto stored = rows.to_vector<uint8_t>();
+  EXPECT_EQ(stored[0], 7);
+  EXPECT_EQ(stored[48], 0);
+  EXPECT_EQ(stored[96], 7);
+}
+
+}  // namespace
+}  // namespace headroom
