@@ -2,7 +2,6 @@
 // the host waits, which are also where errors of the device come to light.
 #include "kernels/cuda/runtime.h"
 
-#include <cudnn.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <fstream>
@@ -10,6 +9,7 @@
 
 #include "core/base/settings.h"
 #include "kernels/cuda/cuda_common.h"
+#include "kernels/cuda/library_versions.h"
 
 namespace headroom::cuda {
 namespace {
@@ -54,12 +54,10 @@ class CudaRuntime final : public DeviceRuntime {
     int driver = 0, runtime = 0;
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    const size_t cudnn = cudnnGetVersion();
     const std::string module = driver_module_version();
     return detail::concat(properties.name, ", driver ", module.empty() ? "" : module + " ",
                           "(CUDA ", cuda_version_text(driver), "), CUDA runtime ",
-                          cuda_version_text(runtime), ", cuDNN ", cudnn / 10000, ".",
-                          cudnn % 10000 / 100, ".", cudnn % 100);
+                          cuda_version_text(runtime), ", cuDNN ", cudnn_version_text());
   }
 
   void* acquire(int64_t bytes) override {
