@@ -1,7 +1,8 @@
 // The convolution kernels that need no library: used when cuDNN is off, and where it has no plan
 // that fits. x [n,c,h,w], w [k,c/groups,r,s], y [n,k,p,q] as in slots::conv2d, but channels_last
-// only; x, w, dx, dy and y of one dtype (f16, bf16 or f32), which is summed in f32 without TF32.
-// Everything is a launch on `stream`; results have the same bits every time.
+// only; x, w, dx, dy and y of one dtype (f16, bf16 or f32), summed in f32. f32 goes through TF32
+// tensor cores unless settings().tf32 is off. Everything is a launch on `stream`; results have the
+// same bits every time.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -29,9 +29,9 @@ std::string name_of(const Case& c) {
 int64_t area_of(const Shape& shape) { return shape.rank() == 4 ? shape[2] * shape[3] : 1; }
 
 // One batch norm with its operands and f64 reference.
-class BatchNorm {
+class BatchNormCall {
  public:
-  BatchNorm(Device device, const Case& c) : device_(device), case_(c) {
+  BatchNormCall(Device device, const Case& c) : device_(device), case_(c) {
     const int64_t channels = c.shape[1];
     x = image(test_values(numel_of(c.shape), -2, 2, 3), 1.5);
     if (c.residual) residual = image(test_values(numel_of(c.shape), -1, 1, 5));
@@ -116,8 +116,8 @@ Values or_constant(const Tensor& tensor, int64_t channels, double constant) {
   return tensor ? values_of(tensor) : Values(static_cast<size_t>(channels), constant);
 }
 
-void check_forward(const BatchNorm& norm, const Case& c, const Tensor& y, const Values& old_mean,
-                   const Values& old_var) {
+void check_forward(const BatchNormCall& norm, const Case& c, const Tensor& y,
+                   const Values& old_mean, const Values& old_var) {
   const int64_t channels = c.shape[1], area = area_of(c.shape);
   const Values x = values_of(norm.x), gamma = or_constant(norm.gamma, channels, 1);
   const Values beta = or_constant(norm.beta, channels, 0);
@@ -142,7 +142,7 @@ void check_forward(const BatchNorm& norm, const Case& c, const Tensor& y, const 
   expect_near(y, expected, 2, 64);
 }
 
-void check_backward(const BatchNorm& norm, const Case& c, const Tensor& y, const Tensor& dx,
+void check_backward(const BatchNormCall& norm, const Case& c, const Tensor& y, const Tensor& dx,
                     const Tensor& dresidual, const Tensor& dgamma, const Tensor& dbeta,
                     const Values& dy) {
   const int64_t channels = c.shape[1], area = area_of(c.shape);
@@ -174,7 +174,7 @@ void check_backward(const BatchNorm& norm, const Case& c, const Tensor& y, const
   if (dbeta) expect_near(dbeta, sum, 2, 64 + count / 4);
 }
 
-class BatchNormKernels : public KernelTest {
+class BatchNormPaths : public KernelTest {
  protected:
   std::vector<Case> cases() const {
     constexpr MemoryFormat kNhwc = MemoryFormat::channels_last;
@@ -205,12 +205,12 @@ class BatchNormKernels : public KernelTest {
     return out;
   }
 };
-HEADROOM_ON_EACH_DEVICE(BatchNormKernels);
+HEADROOM_ON_EACH_DEVICE(BatchNormPaths);
 
-TEST_P(BatchNormKernels, NormaliseByTheBatchAndMoveTheRunningAverages) {
+TEST_P(BatchNormPaths, NormaliseByTheBatchAndMoveTheRunningAverages) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
-    const BatchNorm norm(device(), c);
+    const BatchNormCall norm(device(), c);
     const Values old_mean = values_of(norm.running_mean), old_var = values_of(norm.running_var);
     const Tensor y = norm.empty_image();
     norm.train(y);
@@ -219,10 +219,10 @@ TEST_P(BatchNormKernels, NormaliseByTheBatchAndMoveTheRunningAverages) {
   }
 }
 
-TEST_P(BatchNormKernels, ApplyGivesTheSameBitsAsTraining) {
+TEST_P(BatchNormPaths, ApplyGivesTheSameBitsAsTraining) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
-    const BatchNorm norm(device(), c);
+    const BatchNormCall norm(device(), c);
     const Tensor y = norm.empty_image(), again = norm.empty_image();
     norm.train(y);
     norm.apply(again);
@@ -230,11 +230,11 @@ TEST_P(BatchNormKernels, ApplyGivesTheSameBitsAsTraining) {
   }
 }
 
-TEST_P(BatchNormKernels, GiveAllGradients) {
+TEST_P(BatchNormPaths, GiveAllGradients) {
   for (const Case& c : cases()) {
     for (const bool training : {true, false}) {
       SCOPED_TRACE(name_of(c) + (training ? "" : " eval"));
-      BatchNorm norm(device(), c);
+      BatchNormCall norm(device(), c);
       const Tensor y = norm.empty_image();
       norm.train(y);
       norm.params.training = training;
@@ -248,11 +248,11 @@ TEST_P(BatchNormKernels, GiveAllGradients) {
   }
 }
 
-TEST_P(BatchNormKernels, RecomputeTheMaskToTheBit) {
+TEST_P(BatchNormPaths, RecomputeTheMaskToTheBit) {
   for (const Case& c : cases()) {
     if (c.residual || !c.relu) continue;
     SCOPED_TRACE(name_of(c));
-    BatchNorm norm(device(), c);
+    BatchNormCall norm(device(), c);
     const Tensor y = norm.empty_image();
     norm.train(y);
     const Values nothing(static_cast<size_t>(c.shape[1]), NAN);
@@ -265,10 +265,10 @@ TEST_P(BatchNormKernels, RecomputeTheMaskToTheBit) {
   }
 }
 
-TEST_P(BatchNormKernels, WriteGradientsOverTheirOperands) {
+TEST_P(BatchNormPaths, WriteGradientsOverTheirOperands) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
-    BatchNorm norm(device(), c);
+    BatchNormCall norm(device(), c);
     const Tensor y = norm.empty_image();
     norm.train(y);
     const Values dy = values_of(norm.dy);
@@ -290,10 +290,10 @@ TEST_P(BatchNormKernels, WriteGradientsOverTheirOperands) {
   }
 }
 
-TEST_P(BatchNormKernels, WriteOnlyTheGradientsThatAreWanted) {
+TEST_P(BatchNormPaths, WriteOnlyTheGradientsThatAreWanted) {
   const int64_t side = device().is_cuda() ? 128 : 16;
   const Case c{{4, 16, side, side}, DType::f16, MemoryFormat::channels_last, true};
-  BatchNorm norm(device(), c);
+  BatchNormCall norm(device(), c);
   const Tensor y = norm.empty_image();
   norm.train(y);
   const Values dy = values_of(norm.dy), nothing(16, NAN);
@@ -305,10 +305,10 @@ TEST_P(BatchNormKernels, WriteOnlyTheGradientsThatAreWanted) {
   check_backward(norm, c, y, Tensor(), dresidual, dgamma, dbeta, dy);
 }
 
-TEST_P(BatchNormKernels, RepeatTheirBits) {
+TEST_P(BatchNormPaths, RepeatTheirBits) {
   const int64_t side = device().is_cuda() ? 130 : 13;
   const Case c{{4, 24, side, side}, DType::f16, MemoryFormat::channels_last, true};
-  const BatchNorm norm(device(), c);
+  const BatchNormCall norm(device(), c);
   const Tensor y = norm.empty_image(), dx = norm.empty_image(), again = norm.empty_image();
   norm.train(y);
   const Values mean = values_of(norm.mean), rstd = values_of(norm.rstd);
@@ -358,7 +358,7 @@ OneChannel one_channel(Device device, const Values& values, DType dtype, double 
   return out;
 }
 
-TEST_P(BatchNormKernels, SquareHalvesInF32) {
+TEST_P(BatchNormPaths, SquareHalvesInF32) {
   for (const int64_t channels : {1, 3, 8}) {
     const OneChannel out =
         one_channel(device(), {300, -300, 300, -300}, DType::f16, 1e-5, channels);
@@ -367,7 +367,7 @@ TEST_P(BatchNormKernels, SquareHalvesInF32) {
   }
 }
 
-TEST_P(BatchNormKernels, KeepASmallSpreadAboutALargeMean) {
+TEST_P(BatchNormPaths, KeepASmallSpreadAboutALargeMean) {
   for (const int64_t channels : {1, 3, 4}) {
     const OneChannel out =
         one_channel(device(), {9999, 10001, 9999, 10001}, DType::f32, 1e-5, channels);
@@ -378,19 +378,19 @@ TEST_P(BatchNormKernels, KeepASmallSpreadAboutALargeMean) {
   }
 }
 
-TEST_P(BatchNormKernels, PutTheUnbiasedVarianceIntoTheRunningAverage) {
+TEST_P(BatchNormPaths, PutTheUnbiasedVarianceIntoTheRunningAverage) {
   const OneChannel out = one_channel(device(), {1, 1, 1, 1, 3, 3, 3, 3}, DType::f32, 1e-5, 4);
   EXPECT_NEAR(out.running_mean, 0.2, 1e-6);
   EXPECT_NEAR(out.running_var, 1.0142857, 1e-6);
 }
 
-TEST_P(BatchNormKernels, RespectASmallEpsilon) {
+TEST_P(BatchNormPaths, RespectASmallEpsilon) {
   const OneChannel out = one_channel(device(), {0.001, -0.001, 0.001, -0.001}, DType::f32, 1e-6, 4);
   EXPECT_NEAR(out.y[0], 0.7071068, 1e-5);
   EXPECT_NEAR(out.y[1], -0.7071068, 1e-5);
 }
 
-TEST_P(BatchNormKernels, LeaveTheRunningAveragesWhenTheBatchIsNotFinite) {
+TEST_P(BatchNormPaths, LeaveTheRunningAveragesWhenTheBatchIsNotFinite) {
   for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
     for (const int64_t channels : {1, 3, 8}) {
       for (const Values& values : {Values{1, bad}, Values{bad, 1}, Values{bad, bad}}) {
@@ -402,14 +402,14 @@ TEST_P(BatchNormKernels, LeaveTheRunningAveragesWhenTheBatchIsNotFinite) {
   }
 }
 
-TEST_P(BatchNormKernels, GiveTheInverseDeviationForEvaluation) {
+TEST_P(BatchNormPaths, GiveTheInverseDeviationForEvaluation) {
   const Tensor variance = tensor({1, 0, 3.99999, 100}, {4}), rstd = uninitialised({4});
   slots::batch_norm_rstd(variance, 1e-5, rstd);
   expect_near(rstd, {1 / std::sqrt(1.00001), 1 / std::sqrt(1e-5), 0.5, 1 / std::sqrt(100.00001)},
               3);
 }
 
-TEST_P(BatchNormKernels, GiveZeroGradientsForAnEmptyBatch) {
+TEST_P(BatchNormPaths, GiveZeroGradientsForAnEmptyBatch) {
   const TensorOptions options{DType::f32, device(), MemoryFormat::channels_last};
   const Tensor x = empty({0, 3, 4, 4}, options), gamma = ones({3}, {DType::f32, device()});
   const Tensor dgamma = uninitialised({3}), dbeta = uninitialised({3});
