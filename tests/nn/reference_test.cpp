@@ -1,0 +1,191 @@
+// The four models against numbers that PyTorch produced once (tests/data/reference.json, made by
+// tests/pytorch/make_reference.py): logits, gradients and ten training steps, from weights, images
+// and labels that both sides make from one formula.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "core/autograd/autograd.h"
+#include "core/base/settings.h"
+#include "core/ops/ops.h"
+#include "nn/models/models.h"
+#include "optim/optimizer.h"
+
+namespace headroom {
+namespace {
+
+using Json = nlohmann::json;
+
+uint32_t hash_of(const std::string& name) {
+  uint32_t value = 0x811C9DC5u;
+  for (const char c : name) value = (value ^ static_cast<unsigned char>(c)) * 0x01000193u;
+  return value;
+}
+
+uint32_t word(const std::string& name, int64_t index) {
+  uint32_t u = hash_of(name) + static_cast<uint32_t>(index) * 0x9E3779B9u;
+  u = (u ^ (u >> 16)) * 0x7FEB352Du;
+  u = (u ^ (u >> 15)) * 0x846CA68Bu;
+  return u ^ (u >> 16);
+}
+
+std::vector<double> noise(const std::string& name, int64_t count) {
+  std::vector<double> out(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(i)] = word(name, i) / 0x1p31 - 1;
+  return out;
+}
+
+void fill(Module& model) {
+  const NoGrad no_grad;
+  for (const NamedTensor& entry : model.named_parameters()) {
+    Tensor p = entry.tensor;
+    std::vector<double> values = noise(entry.name, p.numel());
+    const bool is_scale =
+        entry.name.size() > 6 && entry.name.substr(entry.name.size() - 6) == "weight";
+    for (double& v : values) {
+      if (p.rank() >= 2) {
+        v *= std::sqrt(3.0 * static_cast<double>(p.size(0)) / static_cast<double>(p.numel()));
+      } else {
+        v = is_scale ? 1 + 0.1 * v : 0.1 * v;
+      }
+    }
+    copy_(p, from_vector(values, p.shape(), p.options()));
+  }
+}
+
+struct Case {
+  std::string model;
+  Device device;
+  DType dtype;
+  MemoryFormat layout;
+  bool in_place;
+  bool checkpoint;
+  bool cudnn = true;
+};
+
+std::string label(const testing::TestParamInfo<Case>& info) {
+  const Case& run = info.param;
+  std::string out = run.model + "_" + (run.device.is_cpu() ? "cpu" : "cuda") + "_" +
+                    name_of(run.dtype) + "_" + name_of(run.layout);
+  if (!run.in_place) out += "_separate";
+  if (run.checkpoint) out += "_checkpoint";
+  if (!run.cudnn) out += "_native";
+  return out;
+}
+
+class Reference : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!has_runtime(GetParam().device)) GTEST_SKIP() << "needs a GPU";
+    previous_ = settings();
+    settings().tf32 = Tf32::off;
+    settings().cudnn = GetParam().cudnn;
+    std::ifstream in(HEADROOM_SOURCE_DIR "/tests/data/reference.json");
+    reference_ = Json::parse(in);
+  }
+  void TearDown() override { settings() = previous_; }
+
+  Json reference_;
+
+ private:
+  Settings previous_;
+};
+
+TEST_P(Reference, MatchesPyTorch) {
+  const Case& run = GetParam();
+  const Json& expected = reference_["models"][run.model];
+  // f64 differs from PyTorch by the order of sums alone; f32 by its rounding, which training
+  // amplifies.
+  const double tolerance = run.dtype == DType::f64 ? 1e-9 : 2e-3;
+  const auto batch = expected["batch"].get<int64_t>(), side = expected["side"].get<int64_t>();
+
+  ModelOptions options;
+  options.classes = expected["classes"];
+  options.channels = expected["channels"];
+  options.image_size = side;
+  options.stem = run.model == "resnet50" ? Stem::large : Stem::small;
+  options.in_place = run.in_place;
+  options.checkpoint = run.checkpoint;
+  options.tensor = {run.dtype, run.device, run.layout};
+  const auto model = make_model(run.model, options);
+  fill(*model);
+  const Tensor images = from_vector(noise("images", batch * options.channels * side * side),
+                                    {batch, options.channels, side, side}, options.tensor);
+  std::vector<int64_t> classes;
+  for (int64_t i = 0; i < batch; ++i) classes.push_back(word("labels", i) % options.classes);
+  const Tensor labels = from_vector(classes, {batch}, {DType::i64, run.device});
+
+  SgdOptions sgd;
+  sgd.lr = reference_["lr"];
+  sgd.momentum = reference_["momentum"];
+  sgd.nesterov = true;
+  Sgd optimizer(decay_groups(model->parameters(), reference_["weight_decay"]), sgd);
+  const auto& trace = expected["trace"];
+  for (size_t step = 0; step < trace.size(); ++step) {
+    const Tensor logits = (*model)(images);
+    const Tensor loss = cross_entropy(logits, labels);
+    if (step == 0) {
+      const auto values = logits.to_vector<double>();
+      for (size_t i = 0; i < expected["logits"].size(); ++i) {
+        EXPECT_NEAR(values[i], expected["logits"][i].get<double>(), tolerance) << "logit " << i;
+      }
+    }
+    backward(loss);
+    if (step == 0) {
+      for (const NamedTensor& entry : model->named_parameters()) {
+        const Json& gradient = expected["gradients"][entry.name];
+        ASSERT_TRUE(entry.tensor.grad().defined()) << entry.name;
+        const auto values = entry.tensor.grad().to_vector<double>();
+        double squares = 0;
+        for (const double v : values) squares += v * v;
+        const double norm = gradient["norm"];
+        EXPECT_NEAR(std::sqrt(squares), norm, tolerance * norm) << entry.name;
+        // A sampled entry is as exact as the largest entries are, not as itself.
+        const double size = norm / std::sqrt(static_cast<double>(values.size()));
+        for (size_t i = 0; i < gradient["samples"].size(); ++i) {
+          const auto at = word("samples." + entry.name, static_cast<int64_t>(i)) % values.size();
+          EXPECT_NEAR(values[at], gradient["samples"][i].get<double>(), 10 * tolerance * size)
+              << entry.name << " entry " << at;
+        }
+      }
+    }
+    const double wanted = trace[step];
+    EXPECT_NEAR(loss.item(), wanted, 10 * tolerance * std::abs(wanted)) << "step " << step;
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  for (const NamedTensor& entry : model->named_buffers()) {
+    double squares = 0;
+    for (const double v : entry.tensor.to_vector<double>()) squares += v * v;
+    const double wanted = expected["buffers"][entry.name];
+    EXPECT_NEAR(std::sqrt(squares), wanted, 10 * tolerance * wanted) << entry.name;
+  }
+}
+
+std::vector<Case> runs() {
+  std::vector<Case> out;
+  constexpr auto kNhwc = MemoryFormat::channels_last, kNchw = MemoryFormat::contiguous;
+  const Device cpu = Device::cpu(), cuda = Device::cuda();
+  for (const std::string& model : model_names()) {
+    out.push_back({model, cpu, DType::f64, kNhwc, true, false});
+    out.push_back({model, cpu, DType::f64, kNhwc, true, true});
+    out.push_back({model, cuda, DType::f32, kNhwc, true, false});
+    out.push_back({model, cuda, DType::f32, kNchw, true, true});
+    out.push_back({model, cuda, DType::f32, kNhwc, false, false});
+    out.push_back({model, cuda, DType::f32, kNhwc, true, false, false});
+  }
+  for (const std::string model : {"lenet", "resnet18"}) {
+    out.push_back({model, cpu, DType::f64, kNchw, true, false});
+    out.push_back({model, cpu, DType::f64, kNhwc, false, false});
+    out.push_back({model, cpu, DType::f32, kNhwc, true, false});
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Reference, testing::ValuesIn(runs()), label);
+
+}  // namespace
+}  // namespace headroom
