@@ -36,12 +36,22 @@ void check_name(const char* flag, const std::string& value,
 
 }  // namespace
 
+const std::vector<std::string>& optimizer_names() {
+  static const std::vector<std::string> names = {"sgd", "adam", "adamw"};
+  return names;
+}
+
+const std::vector<std::string>& device_names() {
+  static const std::vector<std::string> names = {"auto", "cpu", "cuda", "meta:cpu", "meta:cuda"};
+  return names;
+}
+
 void validate(const TrainConfig& c) {
   constexpr double kLargeRate = 1e6;
   check_name("--model", c.model, model_names());
-  check_name("--optimizer", c.optimizer, {"sgd", "adam", "adamw"});
+  check_name("--optimizer", c.optimizer, optimizer_names());
   check_name("--schedule", c.schedule, schedule_names());
-  check_name("--device", c.device, {"auto", "cpu", "cuda", "meta:cpu", "meta:cuda"});
+  check_name("--device", c.device, device_names());
   check_range("--image-size", c.image_size, 0, 16384);
   check_range("--batch", c.batch, 1, kMaxBatch);
   check_range("--accum", c.accum, 1, kMaxBatch);
@@ -56,6 +66,9 @@ void validate(const TrainConfig& c) {
   check_real("--momentum", c.momentum, 0, 1);
   check_real("--weight-decay", c.weight_decay, 0, kLargeRate);
   check_real("--warmup", c.warmup, 0, 1e12);
+  CHECK_ARG(c.warmup < 1 || c.warmup == std::floor(c.warmup),
+            "--warmup: needs a share of all steps below 1 or a whole number of steps, got ",
+            c.warmup);
   check_real("--clip-norm", c.clip_norm, 0, 1e30);
   check_real("--label-smoothing", c.label_smoothing, 0, 1);
   check_real("--init-scale", c.init_scale, 0x1p-24, 0x1p40);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/device.h"
 #include "core/base/dtype.h"
@@ -13,6 +14,9 @@
 #include "core/base/shape.h"
 
 namespace headroom {
+
+constexpr int64_t kDefaultEpochs = 3;
+constexpr int64_t kDefaultLoaderThreads = 4;
 
 enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
 
@@ -23,13 +27,13 @@ struct TrainConfig {
   int64_t image_size = 0;                // 0: the data's own size
   Augment augment = Augment::automatic;  // crop_flip for color sets, none for gray ones
   bool resident = false;                 // keep the training set on the device as bytes
-  int64_t loader_threads = -1;           // -1: auto
+  int64_t loader_threads = -1;           // -1: kDefaultLoaderThreads
 
   // Batches and length
   int64_t batch = 64;      // images per forward and backward pass
   int64_t accum = 1;       // passes per optimizer step
   int64_t eval_batch = 0;  // 0: as batch
-  int64_t epochs = 0;      // 0: three, unless steps are given
+  int64_t epochs = 0;      // 0: kDefaultEpochs, unless steps are given
   int64_t steps = 0;       // optimizer steps; 0: as epochs say
   bool drop_last = false;
   bool evaluate = true;
@@ -68,8 +72,12 @@ struct TrainConfig {
   bool json = false;
 };
 
-// Checks every value that can be checked without opening anything, and fills in what depends on
-// other flags alone. Throws InvalidArgument naming the flag, what is allowed and what came.
+// What --optimizer and --device take.
+const std::vector<std::string>& optimizer_names();
+const std::vector<std::string>& device_names();
+
+// Checks every value that can be checked without opening anything. Throws InvalidArgument naming
+// the flag, what is allowed and what came.
 void validate(const TrainConfig& config);
 
 // The micro-batch of evaluation.

@@ -1,6 +1,7 @@
 // Meters.
 #include "train/meters.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/ops/contract.h"
@@ -85,6 +86,12 @@ void MemoryMeter::begin(Device device, Phase next) {
 
 void MemoryMeter::end_of_step(Device device) {
   if (++steps_ == 1) begin(device, training);
+}
+
+int64_t MemoryMeter::peak_of_steps(Device device) const {
+  const int64_t finished = std::max(peak(first_step).allocated, peak(training).allocated);
+  const bool counts = running_ && phase_ != evaluation;
+  return counts ? std::max(finished, allocator_of(device).max_allocated_bytes()) : finished;
 }
 
 void MemoryMeter::finish(Device device) {

@@ -47,6 +47,8 @@ class MemoryMeter {
   // After each optimizer step: the first one ends its phase.
   void end_of_step(Device device);
   void finish(Device device);
+  // The most allocated in any training step so far, the running phase included.
+  int64_t peak_of_steps(Device device) const;
   const PhasePeak& peak(Phase phase) const { return peaks_[static_cast<size_t>(phase)]; }
   int64_t steps_measured() const { return steps_; }
 

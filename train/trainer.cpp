@@ -17,9 +17,6 @@
 namespace headroom {
 namespace {
 
-constexpr int64_t kDefaultEpochs = 3;
-constexpr int64_t kDefaultLoaderThreads = 4;
-
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& model) {
   auto groups = decay_groups(model.parameters(), c.weight_decay);
   if (c.optimizer == "sgd") {
@@ -62,6 +59,7 @@ struct Trainer::Impl {
   LossMeter losses;
   MemoryMeter memory;
   StepClock clock;
+  int64_t saved_step = -1;  // of the last checkpoint written
 
   explicit Impl(const TrainConfig& given) : config(given) {
     validate(config);
@@ -75,6 +73,16 @@ struct Trainer::Impl {
     plan_steps();
     if (!config.resume.empty()) resume();
     info.first_step = state.step;
+    settle();
+  }
+
+  // Makes the configuration say what runs.
+  void settle() {
+    config.device = name_of(device);
+    config.image_size = info.image_shape.height;
+    config.eval_batch = eval_batch_of(config);
+    config.lr = lr_of(config);
+    config.threads = num_threads();
   }
 
   void open_data_set() {
@@ -189,6 +197,7 @@ struct Trainer::Impl {
       state.growth_tracker = scaler->growth_tracker();
     }
     save_checkpoint(config.save, {model->state_dict(), optimizer->state_dict(), state, facts()});
+    saved_step = state.step;
     observer.on_save(config.save, state.step);
   }
 
@@ -231,7 +240,8 @@ struct Trainer::Impl {
     optimizer->zero_grad();
   }
 
-  EpochInfo evaluate(TrainObserver& observer) {
+  // Not evaluated if `stop` said so meanwhile.
+  EpochInfo evaluate(TrainObserver& observer, const std::function<bool()>& stop) {
     EpochInfo out;
     observer.on_evaluation_begin();
     memory.begin(device, MemoryMeter::evaluation);
@@ -250,6 +260,7 @@ struct Trainer::Impl {
     CrossEntropyOptions options;
     options.reduction = Reduction::sum;
     while (auto batch = input.next()) {
+      if (stop()) return out;
       const Tensor logits = forward(batch->images);
       meter.add(cross_entropy(logits, batch->labels, options), batch->count, true);
       count_correct(logits, batch->labels, correct);
@@ -260,6 +271,32 @@ struct Trainer::Impl {
     return out;
   }
 
+  // Closes an epoch, or the run inside one: its loss, its accuracy, its checkpoint.
+  void end_epoch(const MicroBatch& plan, TrainObserver& observer, const std::function<bool()>& stop,
+                 RunResult& result) {
+    clock.pause(device);
+    EpochInfo epoch;
+    const double train_loss = losses.mean();
+    // A run that ended inside an epoch may be resumed with more steps, and go on counting.
+    if (plan.last_in_epoch) losses.restore(0, 0);
+    if (config.evaluate && data.test) {
+      epoch = evaluate(observer, stop);
+      result.interrupted = !epoch.evaluated;
+    }
+    epoch.epoch = plan.epoch + 1;
+    epoch.train_loss = result.train_loss = train_loss;
+    epoch.seconds = clock.seconds();
+    epoch.loss_scale = scaler ? scaler->current_scale() : 0;
+    if (epoch.evaluated) {
+      result.test_accuracy = epoch.test_accuracy;
+      result.test_loss = epoch.test_loss;
+    }
+    observer.on_epoch(epoch);
+    if (!config.save.empty()) save(observer);
+    memory.begin(device, MemoryMeter::training);
+    clock.start(device);
+  }
+
   RunResult run(TrainObserver& observer, const std::function<bool()>& stop) {
     RunResult result;
     observer.on_start(info);
@@ -267,11 +304,11 @@ struct Trainer::Impl {
     const int64_t skipped_before = state.step - optimizer->applied_steps();
     DeviceInput input(*data.train, batch_source(*sampler, info.total_steps - state.step),
                       input_options(true));
-    EpochInfo epoch;
     int64_t images = 0, images_seen = 0;
-    bool stopped = false;
     clock.start(device);
-    while (auto batch = input.next()) {
+    while (!result.interrupted) {
+      auto batch = input.next();
+      if (!batch) break;
       forward_backward(*batch);
       images += batch->count;
       if (!batch->plan.last_in_window) continue;
@@ -283,41 +320,19 @@ struct Trainer::Impl {
       images_seen += images;
       clock.step(device, images);
       memory.end_of_step(device);
-      const bool last = state.step == info.total_steps;
-      const bool epoch_ends = plan.last_in_epoch || last;
       observer.on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
+                        memory.peak_of_steps(device),
                         [this] { return losses.last_window_mean(); }});
       images = 0;
-      stopped = stop && stop() && !last;
-      if (epoch_ends && !stopped) {
-        clock.pause(device);
-        epoch = EpochInfo{};
-        const double train_loss = losses.mean();
-        if (config.evaluate && data.test) epoch = evaluate(observer);
-        epoch.epoch = plan.epoch + 1;
-        epoch.train_loss = train_loss;
-        epoch.seconds = clock.seconds();
-        epoch.loss_scale = scaler ? scaler->current_scale() : 0;
-        result.train_loss = train_loss;
-        if (epoch.evaluated) {
-          result.test_accuracy = epoch.test_accuracy;
-          result.test_loss = epoch.test_loss;
-        }
-        observer.on_epoch(epoch);
-        losses.restore(0, 0);
-        if (!config.save.empty()) save(observer);
-        memory.begin(device, MemoryMeter::training);
-        clock.start(device);
-      }
-      if (stopped) break;
+      const bool last = state.step == info.total_steps;
+      if (plan.last_in_epoch || last) end_epoch(plan, observer, stop, result);
+      if (!last && stop()) result.interrupted = true;
     }
     clock.pause(device);
     memory.finish(device);
-    if (stopped) {
-      result.train_loss = losses.mean();
-      if (!config.save.empty()) save(observer);
-    }
-    result.interrupted = stopped;
+    // Of an epoch that was cut short.
+    if (losses.count() > 0) result.train_loss = losses.mean();
+    if (result.interrupted && !config.save.empty() && saved_step != state.step) save(observer);
     result.steps = state.step;
     result.skipped_steps = state.step - optimizer->applied_steps() - skipped_before;
     result.step_ms = clock.step_ms();
@@ -339,7 +354,8 @@ const TrainConfig& Trainer::config() const { return impl_->config; }
 Device Trainer::device() const { return impl_->device; }
 Module& Trainer::model() { return *impl_->model; }
 RunResult Trainer::run(TrainObserver& observer, const std::function<bool()>& stop) {
-  return impl_->run(observer, stop);
+  return impl_->run(
+      observer, stop ? stop : [] { return false; });
 }
 
 }  // namespace headroom

@@ -39,6 +39,7 @@ struct StepInfo {
   int64_t images = 0;       // of this step
   int64_t images_seen = 0;  // in this process
   double seconds = 0;       // training time of this process, evaluation left out
+  int64_t peak_bytes = 0;   // allocated, the most in any step so far
   // Mean loss per counted sample of this step's window. Waits for the device, so call it only for
   // steps that are shown or logged.
   std::function<double()> read_loss;

@@ -1,0 +1,351 @@
+// The table of flags.
+#include "train/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/memory/caching_allocator.h"
+#include "nn/models/models.h"
+#include "optim/schedule.h"
+#include "train/parse_value.h"
+
+namespace headroom {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class E>
+struct NamedValue {
+  const char* name;
+  E value;
+};
+template <class E>
+using NamedValues = std::vector<NamedValue<E>>;
+
+const NamedValues<Augment> kAugmentNames = {{"auto", Augment::automatic},
+                                            {"none", Augment::none},
+                                            {"crop", Augment::crop},
+                                            {"flip", Augment::flip},
+                                            {"crop-flip", Augment::crop_flip}};
+const NamedValues<Tf32> kTf32Names = {{"off", Tf32::off}, {"conv", Tf32::conv}, {"all", Tf32::all}};
+const NamedValues<MemoryFormat> kLayoutNames = {{"nhwc", MemoryFormat::channels_last},
+                                                {"nchw", MemoryFormat::contiguous}};
+const NamedValues<DType> kHalfNames = {{"f16", DType::f16}, {"bf16", DType::bf16}};
+
+std::string joined(const std::vector<std::string>& names, const char* separator) {
+  return fmt::format("{}", fmt::join(names, separator));
+}
+
+template <class E>
+std::vector<std::string> names_of(const NamedValues<E>& values) {
+  std::vector<std::string> out;
+  for (const NamedValue<E>& entry : values) out.emplace_back(entry.name);
+  return out;
+}
+
+template <class E>
+E parse_name(const std::string& flag, const std::string& text, const NamedValues<E>& values) {
+  for (const NamedValue<E>& entry : values) {
+    if (text == entry.name) return entry.value;
+  }
+  throw InvalidArgument(
+      fmt::format("{}: allowed are {}; got '{}'", flag, joined(names_of(values), ", "), text));
+}
+
+template <class E>
+const char* name_in(const NamedValues<E>& values, E value) {
+  for (const NamedValue<E>& entry : values) {
+    if (entry.value == value) return entry.name;
+  }
+  return "?";
+}
+
+// "--weight-decay" has the key "weight_decay".
+std::string key_of(const std::string& name) {
+  std::string key = name.substr(2);
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+Flag value_flag(const std::string& name, const std::string& placeholder, const std::string& help,
+                const std::string& default_text) {
+  Flag flag;
+  flag.name = name;
+  flag.placeholder = placeholder;
+  flag.help = help;
+  flag.default_text = default_text;
+  flag.key = key_of(name);
+  return flag;
+}
+
+// `low` is the smallest value that may be given; a field below it is one left open. validate() has
+// the largest.
+Flag integer(const std::string& name, int64_t TrainConfig::*field, int64_t low,
+             const std::string& help, const std::string& default_text = {}) {
+  const int64_t initial = TrainConfig{}.*field;
+  const bool has_default = default_text.empty() && initial >= low;
+  Flag flag = value_flag(name, "N", help, has_default ? std::to_string(initial) : default_text);
+  flag.set = [name, field, low](TrainConfig& c, const std::string& text) {
+    c.*field = parse_integer(name, text);
+    CHECK_ARG(c.*field >= low, name, ": must be at least ", low, ", got ", text);
+  };
+  flag.show = [field, low](const TrainConfig& c) {
+    return c.*field < low ? Json(nullptr) : Json(c.*field);
+  };
+  return flag;
+}
+
+Flag real(const std::string& name, double TrainConfig::*field, const std::string& help,
+          const std::string& default_text = {}) {
+  Flag flag =
+      value_flag(name, "X", help,
+                 default_text.empty() ? fmt::format("{}", TrainConfig{}.*field) : default_text);
+  flag.set = [name, field](TrainConfig& c, const std::string& text) {
+    c.*field = parse_real(name, text);
+  };
+  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
+  return flag;
+}
+
+Flag bytes(const std::string& name, int64_t TrainConfig::*field, const std::string& help,
+           const std::string& default_text = {}) {
+  Flag flag = value_flag(name, "SIZE", help,
+                         default_text.empty() ? format_bytes(TrainConfig{}.*field) : default_text);
+  flag.set = [name, field](TrainConfig& c, const std::string& text) {
+    c.*field = parse_bytes(name, text);
+  };
+  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
+  return flag;
+}
+
+Flag text(const std::string& name, std::string TrainConfig::*field, const std::string& placeholder,
+          const std::string& help, const std::string& default_text) {
+  Flag flag = value_flag(name, placeholder, help,
+                         default_text.empty() ? TrainConfig{}.*field : default_text);
+  flag.set = [name, placeholder, field](TrainConfig& c, const std::string& value) {
+    CHECK_ARG(!value.empty() && value[0] != '-', name, ": needs ", placeholder, ", got '", value,
+              "' (a name that begins with '-' can be written ./-name)");
+    c.*field = value;
+  };
+  flag.show = [field](const TrainConfig& c) {
+    return (c.*field).empty() ? Json(nullptr) : Json(c.*field);
+  };
+  return flag;
+}
+
+// A name that validate() looks up.
+Flag name(const std::string& flag_name, std::string TrainConfig::*field,
+          const std::vector<std::string>& names, const std::string& help) {
+  Flag flag =
+      value_flag(flag_name, "NAME", help + ": " + joined(names, ", "), TrainConfig{}.*field);
+  flag.set = [field](TrainConfig& c, const std::string& value) { c.*field = value; };
+  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
+  return flag;
+}
+
+template <class E>
+Flag choice(const std::string& name, E TrainConfig::*field, const NamedValues<E>& values,
+            const std::string& help) {
+  Flag flag =
+      value_flag(name, joined(names_of(values), "|"), help, name_in(values, TrainConfig{}.*field));
+  flag.set = [name, field, &values](TrainConfig& c, const std::string& value) {
+    c.*field = parse_name(name, value, values);
+  };
+  flag.show = [field, &values](const TrainConfig& c) { return Json(name_in(values, c.*field)); };
+  return flag;
+}
+
+// A flag without a value that makes the field `value`.
+Flag toggle(const std::string& name, bool TrainConfig::*field, bool value,
+            const std::string& help) {
+  Flag flag = value_flag(name, "", help, "");
+  flag.kind = FlagKind::toggle;
+  flag.set = [field, value](TrainConfig& c, const std::string&) { c.*field = value; };
+  // "--no-cudnn" is shown as "cudnn": false.
+  if (!value) flag.key = key_of("--" + name.substr(std::string("--no-").size()));
+  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
+  return flag;
+}
+
+// The second of a pair, whose value the first one shows.
+Flag hidden_in_reports(Flag flag) {
+  flag.key.clear();
+  flag.show = nullptr;
+  return flag;
+}
+
+Flag amp_flag() {
+  Flag flag = value_flag("--amp", "f16|bf16",
+                         "mixed precision: convolutions and products in half precision, weights "
+                         "kept in f32; f16 with a loss scaler. --amp alone is --amp=f16",
+                         "off");
+  flag.kind = FlagKind::optional_value;
+  flag.set = [](TrainConfig& c, const std::string& value) {
+    c.amp = value.empty() ? DType::f16 : parse_name("--amp", value, kHalfNames);
+  };
+  flag.show = [](const TrainConfig& c) {
+    return c.amp ? Json(name_in(kHalfNames, *c.amp)) : Json(nullptr);
+  };
+  return flag;
+}
+
+// 0 stands for the optimizer's own default, so it cannot be given.
+Flag lr_flag() {
+  TrainConfig sgd, adam;
+  sgd.optimizer = "sgd";
+  adam.optimizer = "adam";
+  Flag flag = real("--lr", &TrainConfig::lr, "the highest learning rate, above 0",
+                   fmt::format("{} for sgd, {} for adam and adamw", lr_of(sgd), lr_of(adam)));
+  flag.set = [](TrainConfig& c, const std::string& text) {
+    c.lr = parse_real("--lr", text);
+    CHECK_ARG(c.lr > 0, "--lr: must be above 0, got ", text);
+  };
+  return flag;
+}
+
+Flag seed_flag() {
+  Flag flag = value_flag("--seed", "N", "of initial weights, order, augmentation and dropout",
+                         std::to_string(TrainConfig{}.seed));
+  flag.set = [](TrainConfig& c, const std::string& text) {
+    c.seed = parse_unsigned("--seed", text);
+  };
+  flag.show = [](const TrainConfig& c) { return Json(c.seed); };
+  return flag;
+}
+
+FlagGroup model_and_data() {
+  using C = TrainConfig;
+  return {"Model and data",
+          "what is trained, on what",
+          {name("--model", &C::model, model_names(), "architecture"),
+           text("--data", &C::data, "DATA",
+                "a folder with MNIST (IDX, also .gz), CIFAR-10 (binary) or one folder of JPEG and "
+                "PNG images per class; or random:CxHxW:CLASSES[:IMAGES] for benchmarks",
+                "built-in digits, 1x28x28"),
+           integer("--image-size", &C::image_size, 1, "resize images to N x N pixels",
+                   "as in the data"),
+           choice("--augment", &C::augment, kAugmentNames,
+                  "pad by 4 and crop, mirror, or both; auto is crop-flip for color images, none "
+                  "for gray ones"),
+           toggle("--resident", &C::resident, true,
+                  "keep the training images on the device, as bytes; they count in the peak"),
+           integer("--loader-threads", &C::loader_threads, 0,
+                   "threads that read images; never changes the result",
+                   std::to_string(kDefaultLoaderThreads))}};
+}
+
+FlagGroup batches() {
+  using C = TrainConfig;
+  return {
+      "Batches and length",
+      "one optimizer step takes batch x accum images",
+      {integer("--batch", &C::batch, 1, "images per forward and backward pass"),
+       integer("--accum", &C::accum, 1, "passes per optimizer step"),
+       integer("--eval-batch", &C::eval_batch, 1, "images per pass of evaluation", "as --batch"),
+       integer("--epochs", &C::epochs, 1, "passes over the training set",
+               std::to_string(kDefaultEpochs)),
+       integer("--steps", &C::steps, 1, "optimizer steps, instead of --epochs", "as --epochs says"),
+       toggle("--drop-last", &C::drop_last, true,
+              "leave out an epoch's last step if it is short of images"),
+       toggle("--no-eval", &C::evaluate, false, "do not measure test accuracy after epochs")}};
+}
+
+FlagGroup optimization() {
+  using C = TrainConfig;
+  return {
+      "Optimization",
+      "how weights change",
+      {name("--optimizer", &C::optimizer, optimizer_names(), "algorithm"), lr_flag(),
+       real("--momentum", &C::momentum, "of sgd"),
+       toggle("--nesterov", &C::nesterov, true, "Nesterov's momentum, the default of sgd"),
+       hidden_in_reports(toggle("--no-nesterov", &C::nesterov, false, "momentum as Polyak has it")),
+       real("--weight-decay", &C::weight_decay, "of weights; biases and norms have none"),
+       name("--schedule", &C::schedule, schedule_names(), "learning rate over the run"),
+       real("--warmup", &C::warmup,
+            "linear rise of the rate at the start: below 1 a share of all steps, else steps"),
+       real("--clip-norm", &C::clip_norm, "limit on the norm of all gradients together",
+            "no limit"),
+       real("--label-smoothing", &C::label_smoothing,
+            "share of the target spread over all classes")}};
+}
+
+FlagGroup precision() {
+  using C = TrainConfig;
+  return {"Precision and speed",
+          "number formats and convolution plans",
+          {amp_flag(), real("--init-scale", &C::init_scale, "first loss scale of --amp=f16"),
+           choice("--tf32", &C::tf32, kTf32Names,
+                  "use TF32 for f32 on the GPU: nowhere, in convolutions, in products as well"),
+           choice("--layout", &C::layout, kLayoutNames, "memory order of images and activations"),
+           toggle("--no-cudnn", &C::cudnn, false, "use Headroom's own convolution kernels"),
+           toggle("--cudnn-benchmark", &C::cudnn_benchmark, true,
+                  "time cuDNN's plans in the first steps and keep the fastest"),
+           toggle("--deterministic", &C::deterministic, true, "the same bits twice on a GPU")}};
+}
+
+FlagGroup memory() {
+  using C = TrainConfig;
+  return {"Memory",
+          "what lowers the peak, and limits",
+          {toggle("--checkpoint", &C::checkpoint, true,
+                  "drop activations inside blocks and compute them again in backward"),
+           toggle("--no-inplace", &C::in_place, false,
+                  "separate out-of-place layers instead of fused and in-place ones; costs memory"),
+           bytes("--workspace-limit", &C::workspace_limit_bytes,
+                 "the most scratch memory that one convolution may use"),
+           bytes("--memory-limit", &C::memory_limit_bytes,
+                 "the most device memory to reserve, as on a smaller card", "no limit")}};
+}
+
+FlagGroup run() {
+  using C = TrainConfig;
+  return {"Run",
+          "where it runs, and what is repeatable",
+          {name("--device", &C::device, device_names(),
+                "auto takes the GPU if there is one; meta counts bytes and computes nothing"),
+           integer("--threads", &C::threads, 0,
+                   "of the CPU kernels, 0 for all cores; never changes the result"),
+           seed_flag()}};
+}
+
+FlagGroup files() {
+  using C = TrainConfig;
+  return {
+      "Files and output",
+      "what is kept",
+      {text("--save", &C::save, "FILE",
+            "write weights (safetensors) and, beside them, the state of the run after every "
+            "epoch, at the end and on Ctrl-C; each file is replaced whole or not at all",
+            "nothing"),
+       text("--resume", &C::resume, "FILE",
+            "go on from a saved run; with the same flags, bit for bit on the CPU", "start afresh"),
+       text("--log", &C::log, "FILE",
+            "a JSON line per step and per epoch; reading each step's loss waits for the device",
+            "nothing"),
+       toggle("--json", &C::json, true,
+              "print one JSON object at the end on standard output, and nothing else there")}};
+}
+
+}  // namespace
+
+const std::vector<FlagGroup>& flag_groups() {
+  static const auto* groups = new std::vector<FlagGroup>{
+      model_and_data(), batches(), optimization(), precision(), memory(), run(), files()};
+  return *groups;
+}
+
+Json config_to_json(const TrainConfig& config) {
+  Json out = Json::object();
+  for (const FlagGroup& group : flag_groups()) {
+    for (const Flag& flag : group.flags) {
+      if (flag.show) out[flag.key] = flag.show(config);
+    }
+  }
+  return out;
+}
+
+}  // namespace headroom

@@ -1,0 +1,146 @@
+// The table and the JSON object at the end of a run.
+#include "train/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "train/display.h"
+#include "train/flags.h"
+
+namespace headroom {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool computes(const RunInfo& info) { return !parse_device(info.device_name).is_meta(); }
+
+std::string row(const std::string& name, const std::string& value) {
+  return fmt::format("  {:<18}{}\n", name, value);
+}
+
+// The tag's name for people.
+std::string words_of(Tag tag) {
+  std::string words = name_of(tag);
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
+std::string part_rows(const PhasePeak& peak) {
+  std::array<int, kTagCount> order{};
+  for (int i = 0; i < kTagCount; ++i) order[static_cast<size_t>(i)] = i;
+  const auto part = [&](int tag) { return peak.parts[static_cast<size_t>(tag)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return part(a) > part(b); });
+  std::string out;
+  for (const int tag : order) {
+    if (part(tag) == 0) continue;
+    const double percent =
+        100.0 * static_cast<double>(part(tag)) / static_cast<double>(peak.allocated);
+    out += fmt::format("    {:<18}{:>12}{:>8.1f} %\n", words_of(static_cast<Tag>(tag)),
+                       format_bytes(part(tag)), percent);
+  }
+  return out;
+}
+
+std::string phase_row(const char* name, const PhasePeak& peak) {
+  if (peak.allocated == 0) return {};
+  return row(name, fmt::format("{} allocated, {} reserved", format_bytes(peak.allocated),
+                               format_bytes(peak.reserved)));
+}
+
+std::string result_rows(const RunResult& result) {
+  std::string out;
+  if (result.test_accuracy) {
+    out += row("test accuracy", fmt::format("{:.2f} %  (loss {:.4f})", 100 * *result.test_accuracy,
+                                            result.test_loss.value_or(NAN)));
+  }
+  out += row("train loss", fmt::format("{:.4f}", result.train_loss));
+  if (!std::isfinite(result.train_loss)) {
+    out += row("", "the loss is not finite: try a smaller --lr or --clip-norm");
+  }
+  return out;
+}
+
+Json json_of(const BytesByTag& parts) {
+  Json out = Json::object();
+  for (int tag = 0; tag < kTagCount; ++tag) {
+    out[name_of(static_cast<Tag>(tag))] = parts[static_cast<size_t>(tag)];
+  }
+  return out;
+}
+
+Json json_of(const PhasePeak& peak) {
+  if (peak.allocated == 0) return nullptr;  // the phase never ran
+  return {{"peak_allocated", peak.allocated},
+          {"peak_reserved", peak.reserved},
+          {"peak_parts", json_of(peak.parts)}};
+}
+
+Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+}  // namespace
+
+std::string to_table(const Report& report) {
+  const RunResult& r = report.result;
+  std::string out = r.interrupted ? fmt::format("interrupted after step {}\n", r.steps)
+                                  : fmt::format("{} steps\n", r.steps);
+  if (computes(report.info)) out += result_rows(r);
+  out += row("speed", fmt::format("{} images/s, {:.2f} ms per step", format_rate(r.images_per_s),
+                                  r.step_ms));
+  if (r.skipped_steps > 0) {
+    out += row("skipped steps", fmt::format("{} (the loss scale was too high)", r.skipped_steps));
+  }
+  out += row("device",
+             fmt::format("{} ({})", report.info.device_name, report.info.device_description));
+  if (report.cudnn_version) out += row("cuDNN", *report.cudnn_version);
+  out += row("peak reserved", format_bytes(r.peak.reserved));
+  out += row("peak allocated", fmt::format("{}, of which", format_bytes(r.peak.allocated)));
+  out += part_rows(r.peak);
+  out += phase_row("in the first step", r.first_step);
+  out += phase_row("in evaluation", r.evaluation);
+  if (r.workspace_fallbacks > 0) {
+    out += row("fallbacks", fmt::format("{} convolutions took a plan with a smaller workspace",
+                                        r.workspace_fallbacks));
+  }
+  return out;
+}
+
+std::string to_json(const Report& report) {
+  const RunInfo& info = report.info;
+  const RunResult& r = report.result;
+  const bool values = computes(info);
+  Json out;
+  out["model"] = report.config.model;
+  out["data"] = info.data_name;
+  out["device"] = info.device_name;
+  out["device_description"] = info.device_description;
+  out["cudnn_version"] = report.cudnn_version ? Json(*report.cudnn_version) : Json(nullptr);
+  out["parameter_count"] = info.parameter_count;
+  out["batch"] = report.config.batch;
+  out["accum"] = report.config.accum;
+  out["steps"] = r.steps;
+  out["epochs"] = info.epochs;
+  out["interrupted"] = r.interrupted;
+  out["train_loss"] = values ? Json(r.train_loss) : Json(nullptr);
+  out["test_loss"] = values ? json_of(r.test_loss) : Json(nullptr);
+  out["test_accuracy"] = values ? json_of(r.test_accuracy) : Json(nullptr);
+  out["step_ms"] = r.step_ms;
+  out["images_per_s"] = r.images_per_s;
+  out["peak_allocated"] = r.peak.allocated;
+  out["peak_reserved"] = r.peak.reserved;
+  out["peak_parts"] = json_of(r.peak.parts);
+  out["first_step"] = json_of(r.first_step);
+  out["evaluation"] = json_of(r.evaluation);
+  out["skipped_steps"] = r.skipped_steps;
+  out["loss_scale"] = r.loss_scale > 0 ? Json(r.loss_scale) : Json(nullptr);
+  out["workspace_fallbacks"] = r.workspace_fallbacks;
+  out["config"] = config_to_json(report.config);
+  // A path may be anything but UTF-8.
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace headroom

@@ -1,0 +1,66 @@
+// Writing the log.
+#include "train/report_log.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/memory/caching_allocator.h"
+
+namespace headroom {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+}  // namespace
+
+RunLog::RunLog(const std::string& path, bool append, Device device)
+    : path_(path), device_(device), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
+  CHECK_ARG(file_, "--log ", path, ": cannot be written: ", std::strerror(errno));
+}
+
+void RunLog::write(const std::string& line) {
+  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
+                       std::fputc('\n', file_.get()) != EOF && std::fflush(file_.get()) == 0;
+  if (!written) {
+    throw DataError(detail::concat("--log ", path_, ": cannot be written: ", std::strerror(errno)));
+  }
+}
+
+void RunLog::on_start(const RunInfo& info) { step_ = info.first_step; }
+
+void RunLog::on_step(const StepInfo& step) {
+  const Json loss = device_.is_meta() ? Json(nullptr) : Json(step.read_loss());
+  const double elapsed = step.seconds - seconds_;
+  seconds_ = step.seconds;
+  step_ = step.step;
+  const Json line = {
+      {"event", "step"},
+      {"step", step.step},
+      {"epoch", step.epoch},
+      {"images", step.images},
+      {"loss", loss},
+      {"images_per_s", elapsed > 0 ? Json(static_cast<double>(step.images) / elapsed) : Json()},
+      {"allocated", memory_allocated(device_)},
+      {"peak_allocated", step.peak_bytes}};
+  write(line.dump());
+}
+
+void RunLog::on_epoch(const EpochInfo& epoch) {
+  const auto measured = [&](bool is_known, double value) {
+    return is_known && !device_.is_meta() ? Json(value) : Json(nullptr);
+  };
+  const Json line = {{"event", "epoch"},
+                     {"epoch", epoch.epoch},
+                     {"step", step_},
+                     {"train_loss", measured(true, epoch.train_loss)},
+                     {"test_loss", measured(epoch.evaluated, epoch.test_loss)},
+                     {"test_accuracy", measured(epoch.evaluated, epoch.test_accuracy)},
+                     {"loss_scale", measured(epoch.loss_scale > 0, epoch.loss_scale)},
+                     {"seconds", epoch.seconds}};
+  write(line.dump());
+}
+
+}  // namespace headroom
