@@ -267,11 +267,13 @@ void cross_entropy(const View& logits, const View& labels, const CrossEntropyPar
          fault_record());
 }
 
+// The softmax is computed again relative to the row's maximum: lse in f32 has lost its digits when
+// logits are large.
 template <class T, int kGroup>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_backward_kernel(const T* logits, Labels labels, const float* lse,
-                                  const float* counted, const float* dloss, float smoothing,
-                                  bool mean, T* dlogits, int64_t rows) {
+    cross_entropy_backward_kernel(const T* logits, Labels labels, const float* counted,
+                                  const float* dloss, float smoothing, bool mean, T* dlogits,
+                                  int64_t rows) {
   const int64_t row = RowGroup<kGroup>::row();
   if (row >= rows) return;
   const int64_t columns = labels.classes;
@@ -280,16 +282,17 @@ __global__ void __launch_bounds__(kThreads)
   const bool counts = labels.counts(row);
   const float factor = mean ? *dloss / *counted : *dloss;
   const float spread = smoothing / static_cast<float>(columns);
-  const float shift = lse[row];
+  const float shift = row_max<kGroup>(z, columns);
+  const float exp_sum = row_exp_sum<kGroup>(z, columns, shift);
   const int64_t label = labels.label[row];
   for (int64_t j = RowGroup<kGroup>::lane(); j < columns; j += kGroup) {
     const float target = spread + (j == label ? 1.0f - smoothing : 0.0f);
-    const float gradient = factor * (expf(to_float(z[j]) - shift) - target);
+    const float gradient = factor * (expf(to_float(z[j]) - shift) / exp_sum - target);
     dz[j] = from_float<T>(counts ? gradient : 0.0f);
   }
 }
 
-void cross_entropy_backward(const View& logits, const View& labels, const View& lse,
+void cross_entropy_backward(const View& logits, const View& labels, const View&,
                             const View& counted, const View& dloss,
                             const CrossEntropyParams& params, const View& dlogits) {
   CHECK(logits.is_dense() && dlogits.is_dense() && logits.dtype == dlogits.dtype &&
@@ -301,7 +304,7 @@ void cross_entropy_backward(const View& logits, const View& labels, const View& 
   dispatch_cuda_floating(logits.dtype, "cross_entropy_backward", [&](auto element) {
     using T = decltype(element);
     LAUNCH_ROWS("cross_entropy_backward", cross_entropy_backward_kernel, T, rows, columns,
-                logits.as<T>(), targets, lse.as<float>(), counted.as<float>(), dloss.as<float>(),
+                logits.as<T>(), targets, counted.as<float>(), dloss.as<float>(),
                 static_cast<float>(params.label_smoothing), params.reduction == Reduction::mean,
                 dlogits.as<T>(), rows);
   });
