@@ -18,12 +18,11 @@ constexpr int kUnroll = 4;           // packs in flight per thread
 constexpr int64_t kMinChunk = 8192;  // elements per block: two rounds of kUnroll packs of f32
 constexpr int64_t kMaxPartials = kReductionScratchBytes / static_cast<int64_t>(sizeof(double));
 
-using GradientList = TensorList<1>;
 using GradientEntry = ListEntry<1>;
 
 // Calls fn(value as float) for every element of the block's chunk.
-template <class T, class Fn>
-__device__ __forceinline__ void for_each_in_chunk(const GradientList& list, Fn&& fn) {
+template <class T, class List, class Fn>
+__device__ __forceinline__ void for_each_in_chunk(const List& list, Fn&& fn) {
   const int block = static_cast<int>(blockIdx.x);
   const GradientEntry& entry = list.entry[list.find(block)];
   const T* data = static_cast<const T*>(entry.data[0]);
@@ -40,18 +39,18 @@ __device__ __forceinline__ void for_each_in_chunk(const GradientList& list, Fn&&
   for (int64_t i = packed_end + threadIdx.x; i < end; i += kListThreads) fn(to_float(data[i]));
 }
 
-template <class T>
+template <class T, class List>
 __global__ void __launch_bounds__(kListThreads)
-    check_finite_kernel(const __grid_constant__ GradientList list, float* control) {
+    check_finite_kernel(const __grid_constant__ List list, float* control) {
   bool finite = true;
   for_each_in_chunk<T>(list, [&](float value) { finite = finite && isfinite(value); });
   if (!finite) control[kFoundInf] = 1.0f;  // every writer writes the same
 }
 
 // Squares in f64: those of scaled f32 gradients may exceed f32. partials[block] = sum of its chunk.
-template <class T>
+template <class T, class List>
 __global__ void __launch_bounds__(kListThreads)
-    square_sum_kernel(const __grid_constant__ GradientList list, double* partials) {
+    square_sum_kernel(const __grid_constant__ List list, double* partials) {
   __shared__ double slots[kListThreads / 32];
   double sum = 0.0;
   for_each_in_chunk<T>(
@@ -100,8 +99,8 @@ void check_finite(const ViewList& gradients, const View& control) {
   check_dtypes(gradients, "check_finite");
   for_each_dtype(gradients, "check_finite", [&](auto element, const auto& entries) {
     using T = decltype(element);
-    for_each_list(entries, kMinChunk, [&](const GradientList& list, unsigned blocks) {
-      launch("check_finite", &check_finite_kernel<T>, blocks, kListThreads, 0, list,
+    for_each_list(entries, kMinChunk, [&]<class List>(const List& list, unsigned blocks) {
+      launch("check_finite", &check_finite_kernel<T, List>, blocks, kListThreads, 0, list,
              control.as<float>());
     });
   });
@@ -123,8 +122,9 @@ void clip_norm(const ViewList& gradients, double max_norm, const View&, const Vi
   int64_t filled = 0;
   for_each_dtype(gradients, "clip_norm", [&](auto element, const auto& entries) {
     using T = decltype(element);
-    for_each_list(entries, chunk, [&](const GradientList& list, unsigned blocks) {
-      launch("clip_norm", &square_sum_kernel<T>, blocks, kListThreads, 0, list, partials + filled);
+    for_each_list(entries, chunk, [&]<class List>(const List& list, unsigned blocks) {
+      launch("clip_norm", &square_sum_kernel<T, List>, blocks, kListThreads, 0, list,
+             partials + filled);
       filled += blocks;
     });
   });

@@ -26,7 +26,6 @@ constexpr int64_t kChunk = int64_t{kListThreads} * kWidth * kPacks;
 
 // The arrays of an update, in the order of ListEntry::data. The last three may be absent.
 enum Array : int { kParameter, kGradient, kFirst, kSecond, kHalf, kArrays };
-using UpdateList = TensorList<kArrays>;
 using UpdateEntry = ListEntry<kArrays>;
 
 // One optimizer's rule: read once per block, applied to each element. first and second are state.
@@ -62,9 +61,9 @@ struct UpdatePack {
 };
 
 // P, G, H: types of parameter, gradient and half copy (float: none).
-template <class Step, class P, class G, class H>
+template <class Step, class P, class G, class H, class List>
 __global__ void __launch_bounds__(kListThreads)
-    update_kernel(const __grid_constant__ UpdateList list, Step step, const float* control) {
+    update_kernel(const __grid_constant__ List list, Step step, const float* control) {
   __shared__ typename Step::Rule shared_rule;
   const bool skip = control[kFoundInf] != 0.0f;
   if (threadIdx.x == 0) shared_rule = step.rule(control);
@@ -152,9 +151,14 @@ struct UpdateBody {  // offsets: parameter, gradient, first, second, half
 template <class Step, class P, class G, class H>
 void launch_update(const char* name, const std::vector<UpdateEntry>& entries, const Step& step,
                    const float* control) {
-  for_each_list(entries, kChunk, [&](const UpdateList& list, unsigned blocks) {
-    launch(name, &update_kernel<Step, P, G, H>, blocks, kListThreads, 0, list, step, control);
-  });
+  const auto launch_list = [&]<class List>(const List& list, unsigned blocks) {
+    launch(name, &update_kernel<Step, P, G, H, List>, blocks, kListThreads, 0, list, step, control);
+  };
+  if constexpr (std::is_same_v<P, float>) {
+    for_each_list(entries, kChunk, launch_list);
+  } else {  // rare: one kernel is enough
+    fill_lists<LongList<kArrays>>(entries, kChunk, launch_list);
+  }
 }
 
 // Types of parameter, gradient and half copy (f32: none).

@@ -10,8 +10,9 @@
 namespace headroom::cuda {
 
 // A kernel takes up to 32764 bytes of parameters (CUDA 12.1, compute capability 7.0); the rest is
-// left to its other arguments.
-constexpr int64_t kListBytes = 31 * 1024;
+// left to its other arguments. Short lists travel in less: every launch copies all of them.
+constexpr int64_t kLongListBytes = 31 * 1024;
+constexpr int kShortListEntries = 64;
 constexpr int kListThreads = 256;
 
 // kPointers arrays of `numel` elements each.
@@ -23,9 +24,9 @@ struct ListEntry {
   bool aligned;         // every array may be accessed in 16-byte packs
 };
 
-template <int kPointers>
+template <int kPointers, int kEntries>
 struct TensorList {
-  static constexpr int kCapacity = kListBytes / static_cast<int64_t>(sizeof(ListEntry<kPointers>));
+  static constexpr int kCapacity = kEntries;
   int count = 0;
   int64_t chunk = 0;  // elements per block
   ListEntry<kPointers> entry[kCapacity];
@@ -45,11 +46,17 @@ struct TensorList {
   }
 };
 
-// Calls fn(list, blocks) with lists of at most kCapacity entries. Entries are those of `tensors`,
-// all with numel > 0; first_block is filled in here.
-template <int kPointers, class Fn>
-void for_each_list(const std::vector<ListEntry<kPointers>>& tensors, int64_t chunk, Fn&& fn) {
-  TensorList<kPointers> list;
+template <int kPointers>
+using ShortList = TensorList<kPointers, kShortListEntries>;
+template <int kPointers>
+using LongList =
+    TensorList<kPointers, kLongListBytes / static_cast<int64_t>(sizeof(ListEntry<kPointers>))>;
+
+// Calls fn(list, blocks) with lists of type List until every tensor was in one. All have numel > 0;
+// first_block is filled in here.
+template <class List, int kPointers, class Fn>
+void fill_lists(const std::vector<ListEntry<kPointers>>& tensors, int64_t chunk, Fn&& fn) {
+  List list;
   list.chunk = chunk;
   int64_t blocks = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -57,11 +64,21 @@ void for_each_list(const std::vector<ListEntry<kPointers>>& tensors, int64_t chu
     entry.first_block = static_cast<int32_t>(blocks);
     blocks += ceil_div(entry.numel, chunk);
     CHECK(blocks <= 0x7fffffff, "tensor list: ", blocks, " blocks");
-    if (list.count == TensorList<kPointers>::kCapacity || i + 1 == tensors.size()) {
+    if (list.count == List::kCapacity || i + 1 == tensors.size()) {
       fn(list, static_cast<unsigned>(blocks));
       list.count = 0;
       blocks = 0;
     }
+  }
+}
+
+// The same with one ShortList if that is enough, else with LongLists.
+template <int kPointers, class Fn>
+void for_each_list(const std::vector<ListEntry<kPointers>>& tensors, int64_t chunk, Fn&& fn) {
+  if (tensors.size() <= kShortListEntries) {
+    fill_lists<ShortList<kPointers>>(tensors, chunk, fn);
+  } else {
+    fill_lists<LongList<kPointers>>(tensors, chunk, fn);
   }
 }
 
