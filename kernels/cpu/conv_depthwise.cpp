@@ -15,15 +15,6 @@ namespace {
 // Channels summed together: four vector registers of f32.
 constexpr int64_t kTile = 32;
 
-// The source pixel that a tap reaches from grid pixel (n, i, j), or nullptr outside the image.
-template <class T>
-const T* reached(const T* source, int64_t channels, const PixelGrid& grid, const Tap& tap,
-                 int64_t n, int64_t i, int64_t j) {
-  const int64_t h = i * grid.step_h + tap.offset_h, w = j * grid.step_w + tap.offset_w;
-  if (h < 0 || h >= grid.source_height || w < 0 || w >= grid.source_width) return nullptr;
-  return source + ((n * grid.source_height + h) * grid.source_width + w) * channels;
-}
-
 // The values at `from`, converted into `buffer` if they are not of the computing type.
 template <class T>
 const compute_t<T>* in_compute_type(const T* from, compute_t<T>* buffer, int64_t count) {
@@ -35,13 +26,66 @@ const compute_t<T>* in_compute_type(const T* from, compute_t<T>* buffer, int64_t
   }
 }
 
+// 32 bytes of numbers, loaded from anywhere.
 template <class Sum>
-void add_products(const Sum* a, const Sum* b, Sum* sum, int64_t count) {
-  if (count == kTile) {
-    for (int64_t c = 0; c < kTile; ++c) sum[c] += a[c] * b[c];
-  } else {
-    for (int64_t c = 0; c < count; ++c) sum[c] += a[c] * b[c];
+struct Registers;
+template <>
+struct Registers<float> {
+  using type = float __attribute__((vector_size(32), aligned(4), may_alias));
+};
+template <>
+struct Registers<double> {
+  using type = double __attribute__((vector_size(32), aligned(8), may_alias));
+};
+
+// Two operands that are multiplied: a pixel and the weights, or the gradient, that it meets.
+template <class T, class U>
+struct Pair {
+  const T* pixel;
+  const U* other;
+};
+
+// sum[c] += pixel[c] * other[c] over all pairs, for `count` channels, at most kTile, from
+// `channel`.
+template <class T, class U>
+void add_products(const std::vector<Pair<T, U>>& pairs, int64_t channel, int64_t count,
+                  compute_t<T>* sum) {
+  using Sum = compute_t<T>;
+  Sum x_buffer[kTile], y_buffer[kTile];
+  if (count < kTile) {
+    for (const Pair<T, U>& pair : pairs) {
+      const Sum* x = in_compute_type(pair.pixel + channel, x_buffer, count);
+      const Sum* y = in_compute_type(pair.other + channel, y_buffer, count);
+      for (int64_t c = 0; c < count; ++c) sum[c] += x[c] * y[c];
+    }
+    return;
   }
+  // Registers by name: left to itself, the compiler interleaves the pairs and gives up on vectors.
+  using Register = typename Registers<Sum>::type;
+  constexpr int64_t kLanes = sizeof(Register) / sizeof(Sum);
+  Register total[kTile / kLanes];
+  for (int64_t v = 0; v < kTile / kLanes; ++v) {
+    total[v] = *reinterpret_cast<const Register*>(sum + v * kLanes);
+  }
+  for (const Pair<T, U>& pair : pairs) {
+    const Sum* x = in_compute_type(pair.pixel + channel, x_buffer, kTile);
+    const Sum* y = in_compute_type(pair.other + channel, y_buffer, kTile);
+    for (int64_t v = 0; v < kTile / kLanes; ++v) {
+      total[v] += *reinterpret_cast<const Register*>(x + v * kLanes) *
+                  *reinterpret_cast<const Register*>(y + v * kLanes);
+    }
+  }
+  for (int64_t v = 0; v < kTile / kLanes; ++v) {
+    *reinterpret_cast<Register*>(sum + v * kLanes) = total[v];
+  }
+}
+
+// Row h of image n of the source, or nullptr outside.
+template <class T>
+const T* source_row(const T* source, int64_t channels, const PixelGrid& grid, int64_t n,
+                    int64_t h) {
+  if (h < 0 || h >= grid.source_height) return nullptr;
+  return source + (n * grid.source_height + h) * grid.source_width * channels;
 }
 
 template <class T>
@@ -67,25 +111,28 @@ void run_depthwise(const ConvCall& call, const ConvPlan& plan) {
     const int64_t rows = grid.images * grid.height;
     const int64_t tasks = std::min(plan.tasks, rows);
     parallel_for(tasks, [&](int64_t task) {
-      Sum sum[kTile], buffer[kTile];
-      const int64_t begin = rows * task / tasks * grid.width;
-      const int64_t end = rows * (task + 1) / tasks * grid.width;
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t j = row % grid.width, i = row / grid.width % grid.height;
-        const int64_t n = row / grid.width / grid.height;
-        T* out = call.output.as<T>() + grid.output_pixel(row) * channels;
-        for (int64_t c = 0; c < channels; c += kTile) {
-          const int64_t count = std::min(kTile, channels - c);
-          for (int64_t k = 0; k < count; ++k) {
-            sum[k] = call.bias ? element_of<Sum>(call.bias, c + k) : Sum(0);
-          }
+      std::vector<Pair<T, Sum>> pairs;
+      Sum sum[kTile];
+      for (int64_t row = rows * task / tasks; row < rows * (task + 1) / tasks; ++row) {
+        const int64_t i = row % grid.height, n = row / grid.height;
+        T* out = call.output.as<T>() + grid.output_pixel(row * grid.width) * channels;
+        for (int64_t j = 0; j < grid.width; ++j, out += grid.spacing_w * channels) {
+          pairs.clear();
           for (const Tap& tap : grid.taps) {
-            const T* from = reached(call.source.as<const T>(), channels, grid, tap, n, i, j);
-            if (from == nullptr) continue;
-            add_products(in_compute_type(from + c, buffer, count),
-                         weight + tap.index * channels + c, sum, count);
+            const T* line = source_row(call.source.as<const T>(), channels, grid, n,
+                                       i * grid.step_h + tap.offset_h);
+            const int64_t w = j * grid.step_w + tap.offset_w;
+            if (line == nullptr || w < 0 || w >= grid.source_width) continue;
+            pairs.push_back({line + w * channels, weight + tap.index * channels});
           }
-          convert_run(sum, out + c, count);
+          for (int64_t c = 0; c < channels; c += kTile) {
+            const int64_t count = std::min(kTile, channels - c);
+            for (int64_t k = 0; k < count; ++k) {
+              sum[k] = call.bias ? element_of<Sum>(call.bias, c + k) : Sum(0);
+            }
+            add_products(pairs, c, count, sum);
+            convert_run(sum, out + c, count);
+          }
         }
       }
     });
@@ -103,22 +150,24 @@ void run_weight_depthwise(const ConvWeightCall& call, const ConvWeightPlan& plan
   parallel_for(plan.splits, [&](int64_t split) {
     Sum* partial = partials + split * taps * channels;
     std::fill_n(partial, taps * channels, Sum(0));
-    Sum sum[kTile], x_buffer[kTile], dy_buffer[kTile];
+    std::vector<Pair<T, T>> pairs;
     const int64_t end = rows * (split + 1) / plan.splits;
     for (int64_t row = rows * split / plan.splits; row < end; ++row) {
       const int64_t i = row % grid.height, n = row / grid.height;
       const T* dy = call.dy.as<const T>() + row * grid.width * channels;
       for (int64_t t = 0; t < taps; ++t) {
+        const Tap& tap = grid.taps[t];
+        const T* line =
+            source_row(call.x.as<const T>(), channels, grid, n, i * grid.step_h + tap.offset_h);
+        if (line == nullptr) continue;
+        pairs.clear();
+        for (int64_t j = 0; j < grid.width; ++j) {
+          const int64_t w = j * grid.step_w + tap.offset_w;
+          if (w < 0 || w >= grid.source_width) continue;
+          pairs.push_back({line + w * channels, dy + j * channels});
+        }
         for (int64_t c = 0; c < channels; c += kTile) {
-          const int64_t count = std::min(kTile, channels - c);
-          std::fill_n(sum, kTile, Sum(0));
-          for (int64_t j = 0; j < grid.width; ++j) {
-            const T* from = reached(call.x.as<const T>(), channels, grid, grid.taps[t], n, i, j);
-            if (from == nullptr) continue;
-            add_products(in_compute_type(from + c, x_buffer, count),
-                         in_compute_type(dy + j * channels + c, dy_buffer, count), sum, count);
-          }
-          for (int64_t k = 0; k < count; ++k) partial[t * channels + c + k] += sum[k];
+          add_products(pairs, c, std::min(kTile, channels - c), partial + t * channels + c);
         }
       }
     }

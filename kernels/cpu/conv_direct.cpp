@@ -145,53 +145,69 @@ class DirectConvolution {
     if (!grid.runs.empty()) {
       fill_strip(call_.source.as<const T>(), grid.pixels, grid.strip, n, i_begin, i_end, strip);
     }
-    const int64_t first_row = (n * grid.pixels.height + i_begin) * grid.pixels.width;
-    const int64_t pixels = (i_end - i_begin) * grid.pixels.width;
     // Panels of one vector alone take more pixels at a time.
     if (lanes_ > kLanes) {
-      run_pixels<6>(grid, first_row, pixels, strip);
+      run_pixels<6>(grid, n, i_begin, i_end, strip);
     } else {
-      run_pixels<8>(grid, first_row, pixels, strip);
+      run_pixels<8>(grid, n, i_begin, i_end, strip);
     }
   }
 
+  // Pixels of grid rows [i_begin, i_end) of image n, kPixels at a time.
   template <int kPixels>
-  void run_pixels(const Grid& grid, int64_t first_row, int64_t pixels, const float* strip) const {
-    float tile[kPixels * 2 * kLanes];
+  void run_pixels(const Grid& grid, int64_t n, int64_t i_begin, int64_t i_end,
+                  const float* strip) const {
+    const int64_t width = grid.pixels.width;
     const float* from[kPixels];
-    for (int64_t begin = 0; begin < pixels; begin += kPixels) {
-      const int64_t count = std::min<int64_t>(kPixels, pixels - begin);
-      for (int64_t m = 0; m < kPixels; ++m) {
-        // The last group repeats its last pixel.
-        const int64_t pixel = begin + std::min(m, count - 1);
-        from[m] = strip + grid.strip.pixel(grid.pixels, pixel / grid.pixels.width,
-                                           pixel % grid.pixels.width);
+    T* to[kPixels];
+    int count = 0;
+    for (int64_t i = i_begin; i < i_end; ++i) {
+      const float* row = strip + grid.strip.pixel(grid.pixels, i - i_begin, 0);
+      const int64_t first = (n * grid.pixels.height + i) * width;
+      T* out = call_.output.as<T>() + grid.pixels.output_pixel(first) * outputs_;
+      const int64_t step = grid.strip.pixel(grid.pixels, 0, 1);
+      for (int64_t j = 0; j < width; ++j) {
+        from[count] = row + j * step;
+        to[count] = out + j * grid.pixels.spacing_w * outputs_;
+        if (++count < kPixels) continue;
+        run_group<kPixels>(grid, from, to, count);
+        count = 0;
       }
-      for (int64_t output = 0; output < lanes_; output += 2 * kLanes) {
-        const float* weight = grid.weight + output * grid.depth;
-        const bool wide = lanes_ - output > kLanes;
-        if (wide) {
-          multiply<kPixels, 2>(from, grid.runs, weight, start_.data() + output, tile);
-        } else {
-          multiply<kPixels, 1>(from, grid.runs, weight, start_.data() + output, tile);
-        }
-        const int64_t width = wide ? 2 * kLanes : kLanes;
-        const int64_t valid = std::min(width, outputs_ - output);
-        for (int64_t m = 0; m < count; ++m) {
-          const int64_t place = grid.pixels.output_pixel(first_row + begin + m);
-          write(tile + m * width, valid, call_.output.as<T>() + place * outputs_ + output);
-        }
+    }
+    if (count == 0) return;
+    // The last group repeats its last pixel.
+    for (int m = count; m < kPixels; ++m) from[m] = from[count - 1];
+    run_group<kPixels>(grid, from, to, count);
+  }
+
+  template <int kPixels>
+  void run_group(const Grid& grid, const float* const* from, T* const* to, int count) const {
+    float tile[kPixels * 2 * kLanes];
+    for (int64_t output = 0; output < lanes_; output += 2 * kLanes) {
+      const float* weight = grid.weight + output * grid.depth;
+      const bool wide = lanes_ - output > kLanes;
+      if (wide) {
+        multiply<kPixels, 2>(from, grid.runs, weight, start_.data() + output, tile);
+      } else {
+        multiply<kPixels, 1>(from, grid.runs, weight, start_.data() + output, tile);
       }
+      const int64_t width = wide ? 2 * kLanes : kLanes;
+      const int64_t valid = std::min(width, outputs_ - output);
+      for (int m = 0; m < count; ++m) write(tile + m * width, valid, to[m] + output);
     }
   }
 
   static void write(const float* from, int64_t count, T* to) {
     if constexpr (std::is_same_v<T, float>) {
-      if (count == 2 * kLanes) {
-        store(to, load(from));
-        store(to + kLanes, load(from + kLanes));
-        return;
+      // Pieces of fixed size: a call for a handful of numbers would cost more than the numbers.
+      for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes) store(to, load(from));
+      for (int64_t size = kLanes / 2; size > 0; size /= 2) {
+        if ((count & size) == 0) continue;
+        for (int64_t i = 0; i < size; ++i) to[i] = from[i];
+        from += size;
+        to += size;
       }
+      return;
     }
     convert_run(from, to, count);
   }

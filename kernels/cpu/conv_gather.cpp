@@ -2,6 +2,7 @@
 #include "kernels/cpu/conv_gather.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace headroom::cpu {
 namespace {
@@ -77,7 +78,12 @@ class Gather {
     return panel_ + row * depth_ + (tap - from_.tap_begin) * from_.group_channels;
   }
   void copy(const T* from, int64_t row, int64_t tap, int64_t taps) const {
-    convert_run(from, place(row, tap), taps * from_.group_channels);
+    const int64_t count = taps * from_.group_channels;
+    if constexpr (std::is_same_v<T, Sum>) {
+      std::memcpy(place(row, tap), from, static_cast<size_t>(count) * sizeof(T));
+    } else {
+      convert_run(from, place(row, tap), count);
+    }
   }
   void clear(int64_t row, int64_t tap, int64_t taps) const {
     std::fill_n(place(row, tap), taps * from_.group_channels, Sum(0));
