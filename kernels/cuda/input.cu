@@ -145,15 +145,6 @@ void gather_rows(const View& table, const View& index, const View& rows) {
   }
 }
 
-template <class Y, class X>
-__device__ __forceinline__ Y convert(X value) {
-  if constexpr (std::is_same_v<X, Y>) {
-    return value;
-  } else {
-    return from_float<Y>(to_float(value));
-  }
-}
-
 // A thread writes the kTo channels of a pixel at once.
 template <int kTo, class X, class Y>
 __global__ void __launch_bounds__(kThreads)
@@ -163,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
     Pack<Y, kTo> out;
 #pragma unroll
     for (int c = 0; c < kTo; ++c) {
-      out.value[c] = c < from ? convert<Y>(x[pixel * from + c]) : from_float<Y>(0.0f);
+      out.value[c] = c < from ? from_float<Y>(to_float(x[pixel * from + c])) : from_float<Y>(0.0f);
     }
     store_pack(y + pixel * kTo, out);
   }
@@ -175,7 +166,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t number = int64_t{blockIdx.x} * kThreads + threadIdx.x; number < work.count();
        number += int64_t{gridDim.x} * kThreads) {
     const Pixel at = work.at(number);  // column: the pixel; group: its channel
-    y[number] = at.group < from ? convert<Y>(x[at.column * from + at.group]) : from_float<Y>(0.0f);
+    y[number] = at.group < from ? from_float<Y>(to_float(x[at.column * from + at.group]))
+                                : from_float<Y>(0.0f);
   }
 }
 

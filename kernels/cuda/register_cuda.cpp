@@ -11,6 +11,11 @@ namespace {
 
 // Empty when all is well, otherwise why there is no usable GPU.
 std::string try_register() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    cudaGetLastError();
+    return "no NVIDIA driver is installed";
+  }
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
