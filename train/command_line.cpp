@@ -231,11 +231,13 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   } catch (const CLI::Error& error) {
     throw InvalidArgument(error.what());
   }
-  const std::vector<std::string> extra = app.remaining();
-  if (!extra.empty()) refuse_extra(extra.front());
+  // Values first: a flag without its value takes the flag behind it, and what is left over then is
+  // not what is wrong.
   for (const Given& entry : given) {
     if (entry.option->count() > 0) store(entry, out.config);
   }
+  const std::vector<std::string> extra = app.remaining();
+  if (!extra.empty()) refuse_extra(extra.front());
   check_combinations(given, out.config);
   validate(out.config);
   return out;

@@ -19,21 +19,17 @@ constexpr double kLossSeconds = 0.5;    // reading a loss waits for the device
 constexpr double kPlainSeconds = 10;    // between plain lines
 constexpr double kRateSeconds = 0.5;    // the shortest stretch that a rate is measured over
 constexpr double kRateSmoothing = 0.3;  // weight of the newest stretch
-constexpr int kBarColumns = 20;
+constexpr size_t kMinBarColumns = 10, kMaxBarColumns = 30;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string memory_text(const Progress& p) {
-  return fmt::format("memory {}, peak {}", format_bytes(p.allocated_bytes),
-                     format_bytes(p.peak_bytes));
-}
-
-std::string bar(int64_t done, int64_t total) {
-  const auto filled = static_cast<int>(total > 0 ? done * kBarColumns / total : 0);
-  return fmt::format("[{}{}]", std::string(static_cast<size_t>(filled), '='),
-                     std::string(static_cast<size_t>(kBarColumns - filled), ' '));
+std::string bar(int64_t done, int64_t total, size_t columns) {
+  const size_t inner = columns - 2;
+  const auto filled =
+      total > 0 ? static_cast<size_t>(done) * inner / static_cast<size_t>(total) : size_t{0};
+  return fmt::format("[{}{}]", std::string(filled, '='), std::string(inner - filled, ' '));
 }
 
 // The parts of a line, each with how dearly it is kept: 0 never goes.
@@ -46,9 +42,10 @@ std::vector<Part> parts_of(const Progress& p) {
   std::vector<Part> parts;
   parts.push_back({0, fmt::format("epoch {}/{}", p.epoch, p.epochs)});
   parts.push_back({0, fmt::format("step {}/{}", p.step, p.total_steps)});
-  if (p.images_per_s >= 0) parts.push_back({3, format_rate(p.images_per_s) + " images/s"});
+  if (p.images_per_s >= 0) parts.push_back({2, format_rate(p.images_per_s) + " images/s"});
   if (p.has_loss) parts.push_back({1, fmt::format("loss {:.4f}", p.loss)});
-  parts.push_back({2, memory_text(p)});
+  parts.push_back({3, "memory " + format_bytes(p.allocated_bytes)});
+  parts.push_back({1, "peak " + format_bytes(p.peak_bytes)});
   if (p.seconds_left >= 0) parts.push_back({1, format_duration(p.seconds_left) + " left"});
   return parts;
 }
@@ -84,8 +81,12 @@ std::string terminal_line(const Progress& progress, int columns) {
   // One column stays free: a full line makes some terminals wrap.
   const auto room = static_cast<size_t>(std::max(columns - 1, 1));
   std::vector<Part> parts = parts_of(progress);
-  parts.insert(parts.begin() + 1, {4, bar(progress.step, progress.total_steps)});
-  for (int rank = 4; rank > 0 && joined(parts).size() > room; --rank) {
+  const size_t used = joined(parts).size() + 2;
+  if (used + kMinBarColumns <= room) {
+    const size_t width = std::min(room - used, kMaxBarColumns);
+    parts.insert(parts.begin() + 1, {0, bar(progress.step, progress.total_steps, width)});
+  }
+  for (int rank = 3; rank > 0 && joined(parts).size() > room; --rank) {
     std::erase_if(parts, [rank](const Part& part) { return part.rank == rank; });
   }
   return joined(parts).substr(0, room);

@@ -22,10 +22,11 @@ struct Progress {
   double seconds_left = -1;
 };
 
-// "epoch 2/3  step 210/471  1234 images/s  loss 0.1234  memory 12.00 MiB, peak 25.50 MiB  0:12
+// "epoch 2/3  step 210/471  1234 images/s  loss 0.1234  memory 12.00 MiB  peak 25.50 MiB  0:12
 // left"
 std::string plain_line(const Progress& progress);
-// The same with a bar, cut to `columns` - 1 columns: what matters least is left out first.
+// The same in `columns` - 1 columns: with a bar where there is room, else what matters least is
+// left out first.
 std::string terminal_line(const Progress& progress, int columns);
 
 std::string format_duration(double seconds);  // "0:07", "12:05", "1:02:03"

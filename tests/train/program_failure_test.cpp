@@ -1,0 +1,157 @@
+// How the program ends when something is wrong: exit codes, one clear line, nothing half-written.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/device.h"
+#include "tests/train/program_run.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace headroom::test {
+namespace {
+
+// One line "train: error: ..." that contains `part`, and nothing on standard output.
+void expect_one_error_line(const ProcessResult& result, const std::string& part) {
+  EXPECT_EQ(result.out, "");
+  const size_t at = result.err.find("train: error: ");
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find('\n', at), result.err.size() - 1) << result.err;
+  EXPECT_NE(result.err.find(part, at), std::string::npos) << result.err;
+}
+
+std::vector<std::string> files_in(const TemporaryFolder& folder) {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.root())) {
+    out.push_back(entry.path().filename().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
+  const TemporaryFolder bad;
+  write_bytes(bad.path("cifar/data_batch_1.bin"), Bytes(3073 * 2 - 1));
+  write_bytes(bad.path("cifar/test_batch.bin"), Bytes(3073));
+  Bytes label_too_large(3073);
+  label_too_large[0] = 10;
+  write_bytes(bad.path("label/data_batch_1.bin"), label_too_large);
+  write_bytes(bad.path("label/test_batch.bin"), Bytes(3073));
+  write_bytes(bad.path("mnist/train-images-idx3-ubyte"), Bytes(20));
+  write_bytes(bad.path("text.safetensors"), Bytes(100, 'x'));
+  bad.make_folder("empty");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--batch 0", "--batch"},
+      {"--accum 0", "--accum"},
+      {"--bacth 4", "did you mean --batch?"},
+      {"--lr nan", "--lr"},
+      {"stray", "stray"},
+      {"--data " + bad.path("missing"), "missing"},
+      {"--data " + bad.path("empty"), "empty"},
+      {"--data " + bad.path("cifar"), "3073"},
+      {"--data " + bad.path("label"), "10"},
+      {"--data " + bad.path("mnist"), "mnist"},
+      {"--data random:0x28x28:10", "random:"},
+      {"--data random:1x4x4:10 --model resnet50 --image-size 0", "--image-size"},
+      {"--data random:1x2x2:10", "lenet"},
+      {"--data random:1x28x28:10:5 --batch 16 --accum 4 --drop-last", "batch"},
+      {"--resume " + bad.path("missing.safetensors"), "missing"},
+      {"--resume " + bad.path("text.safetensors"), "text"},
+      {"--save " + bad.path("cifar"), "--save"},
+      {"--save /nowhere/a.safetensors", "--save"},
+      {"--log /nowhere/log.jsonl", "--log"},
+  };
+  for (const auto& [flags, part] : cases) {
+    SCOPED_TRACE(flags);
+    const TemporaryFolder out;
+    const ProcessResult result = train("--device cpu --steps 1 --log " + out.path("log.jsonl") +
+                                       " --save " + out.path("a.safetensors") + " " + flags);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    expect_one_error_line(result, part);
+    EXPECT_EQ(files_in(out), std::vector<std::string>{});
+  }
+}
+
+TEST(ProgramFailure, CudaWithoutAGpuEndsWithTwo) {
+  if (has_runtime(Device::cuda())) GTEST_SKIP() << "this machine has a GPU";
+  const ProcessResult result = train(tiny_run("--device cuda"));
+  EXPECT_EQ(result.exit_code, 2);
+  expect_one_error_line(result, "--device cuda");
+}
+
+TEST(ProgramFailure, OutOfMemoryEndsWithThree) {
+  const ProcessResult result = train(tiny_run("--memory-limit 4MiB --json"));
+  EXPECT_EQ(result.exit_code, 3);
+  expect_one_error_line(result, "memory");
+}
+
+TEST(ProgramFailure, AResumeWithAnotherModelNamesBoth) {
+  const TemporaryFolder folder;
+  const std::string save = folder.path("a.safetensors");
+  ASSERT_EQ(train(tiny_run("--save " + save)).exit_code, 0);
+  const ProcessResult result = train(tiny_run("--model resnet18 --steps 8 --resume " + save));
+  EXPECT_EQ(result.exit_code, 2);
+  expect_one_error_line(result, "lenet");
+  expect_one_error_line(result, "resnet18");
+}
+
+TEST(ProgramFailure, AFullDiskLeavesThePreviousCheckpointWhole) {
+  const TemporaryFolder folder;
+  const std::string save = folder.path("a.safetensors");
+  ASSERT_EQ(train(tiny_run("--save " + save)).exit_code, 0);
+  const std::vector<std::string> files = files_in(folder);
+  const std::string weights = file_text(save), state = file_text(state_path_of(save));
+  ProcessOptions options;
+  options.file_size_limit_bytes = 4096;
+  const ProcessResult result = train(tiny_run("--seed 9 --save " + save), options);
+  EXPECT_EQ(result.exit_code, 1);
+  expect_one_error_line(result, folder.root());
+  EXPECT_EQ(files_in(folder), files);
+  EXPECT_TRUE(file_text(save) == weights);
+  EXPECT_TRUE(file_text(state_path_of(save)) == state);
+}
+
+// Steps of a few milliseconds without end.
+std::string endless_run(const std::string& flags) {
+  return "--device cpu --data random:1x28x28:10:64 --batch 16 --steps 200000 --no-eval " + flags;
+}
+
+TEST(ProgramInterrupt, EndsAfterTheStepSavesAndReports) {
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    const TemporaryFolder folder;
+    const std::string save = folder.path("a.safetensors");
+    Process process(train_command(endless_run("--json --save " + save)));
+    ASSERT_TRUE(process.wait_for_output("saved "));  // an epoch has passed
+    process.send(signal_number);
+    const ProcessResult result = process.wait();
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+    const Json json = Json::parse(result.out);
+    EXPECT_EQ(json["interrupted"], true);
+    EXPECT_EQ(load_checkpoint(save).trainer.step, json["steps"].get<int64_t>());
+    const int64_t more = json["steps"].get<int64_t>() + 4;
+    EXPECT_EQ(train(tiny_run("--no-eval --resume " + save + " --steps " + std::to_string(more)))
+                  .exit_code,
+              0);
+  }
+}
+
+TEST(ProgramInterrupt, ASecondSignalEndsAtOnce) {
+  // One step of ten thousand passes.
+  Process process(train_command(
+      "--device cpu --data random:1x28x28:10:160000 --batch 16 --accum 10000 --steps 1"));
+  ASSERT_TRUE(process.wait_for_output("1 step"));
+  process.send(SIGINT);
+  ASSERT_TRUE(process.wait_for_output("stopping after this step"));
+  process.send(SIGINT);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.out, "");
+}
+
+}  // namespace
+}  // namespace headroom::test
