@@ -97,6 +97,7 @@ inline void check_like(const View& view, const View& x, const char* name) {
 template <class Fn>
 void for_splits(const Layout& layout, Fn&& fn) {
   const int64_t splits = layout.plan.splits;
+  if (splits == 0) return;
   const int64_t lanes = layout.plan.lanes;
   const int64_t parts = layout.plan.planes ? layout.channels : layout.elements / lanes;
   const int64_t unit = layout.plan.planes ? 1 : lanes;
