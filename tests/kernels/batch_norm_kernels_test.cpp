@@ -137,8 +137,11 @@ TEST_P(BatchNormKernels, MatchesTheReferenceInEveryLayout) {
                                   values_of(in.gamma), values_of(in.beta),
                                   Values(static_cast<size_t>(numel), 0.0));
         const Outputs out = train(in);
-        expect_near(out.y, reference.y, 2, 8);
-        expect_near(out.mean, reference.mean, 2, 2);
+        // CUDA sums squares in f32 around one value of the channel, which costs a few more
+        // roundings the further that value lies from the mean.
+        const double wider = device().is_cuda() ? 3 : 1;
+        expect_near(out.y, reference.y, 2, 8 * wider);
+        expect_near(out.mean, reference.mean, 2, 2 * wider);
         Values rstd, running_mean, running_var;
         const double count = static_cast<double>(numel / channels);
         for (size_t k = 0; k < reference.mean.size(); ++k) {
@@ -147,9 +150,9 @@ TEST_P(BatchNormKernels, MatchesTheReferenceInEveryLayout) {
           running_var.push_back(0.9 * old_var[k] +
                                 0.1 * reference.variance[k] * count / (count - 1));
         }
-        expect_near(out.rstd, rstd, 8);
-        expect_near(in.running_mean, running_mean, 2, 2);
-        expect_near(in.running_var, running_var, 4, 2);
+        expect_near(out.rstd, rstd, 8 * wider);
+        expect_near(in.running_mean, running_mean, 2, 2 * wider);
+        expect_near(in.running_var, running_var, 4 * wider, 2 * wider);
         EXPECT_EQ(values_of(apply(in, out.mean, out.rstd)), values_of(out.y))
             << "applied again from the same statistics";
       }
@@ -208,7 +211,8 @@ TEST_P(BatchNormKernels, BackwardMatchesTheReferenceWithTheMaskReadOrRecomputed)
         EXPECT_EQ(values_of(dx_again), values_of(dx));
         const Tensor dgamma_alone = like_gamma();
         run(true, dy, Tensor(), Tensor(), dgamma_alone, Tensor());
-        EXPECT_EQ(values_of(dgamma_alone), values_of(dgamma));
+        // Without dx another launch may do the sums, in another order.
+        expect_near(dgamma_alone, reference.dgamma, 4, 8 * root);
         if (with_residual) continue;  // then y cannot be recomputed from x alone
         const Tensor dx_recomputed = like_x(), dbeta_recomputed = like_gamma();
         run(false, dy, dx_recomputed, Tensor(), Tensor(), dbeta_recomputed);

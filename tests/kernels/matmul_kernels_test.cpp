@@ -72,8 +72,10 @@ TEST_P(MatmulKernels, MatchesTheReference) {
           const Tensor y = params.accumulate ? tensor(start, {item.m, item.n}, output)
                                              : uninitialised({item.m, item.n}, output);
           const Values before = values_of(y);
+          const double product = std::sqrt(static_cast<double>(item.k));
+          const bool rounds_twice = device().is_cuda() && with_bias;
           expect_near(run(a, b, bias, params, y), reference(a, b, bias, params, before), 2,
-                      8 * std::sqrt(static_cast<double>(item.k)));
+                      8 * product + (rounds_twice ? detour(output, 1 + product) : 0));
         }
       }
     }

@@ -97,9 +97,14 @@ class Reference : public testing::TestWithParam<Case> {
 TEST_P(Reference, MatchesPyTorch) {
   const Case& run = GetParam();
   const Json& expected = reference_["models"][run.model];
-  // f64 differs from PyTorch by the order of sums alone; f32 by its rounding, which training
-  // amplifies.
-  const double tolerance = run.dtype == DType::f64 ? 1e-9 : 2e-3;
+  // f64 differs from PyTorch by the order of sums alone. In f32 a few of the millions of ReLU
+  // inputs near zero change sign, and each moves the gradients behind it; most in resnet50, whose
+  // last norms here see 16 values a channel. The f64 rows check the formulas, the f32 rows that the
+  // device's parts fit together.
+  const bool exact = run.dtype == DType::f64;
+  const double tolerance = exact ? 1e-9 : 2e-3;
+  const double gradient_tolerance = exact ? tolerance : (run.model == "resnet50" ? 2e-2 : 5e-3);
+  const double trace_tolerance = exact ? 1e-8 : 2e-2;
   const auto batch = expected["batch"].get<int64_t>(), side = expected["side"].get<int64_t>();
 
   ModelOptions options;
@@ -142,18 +147,19 @@ TEST_P(Reference, MatchesPyTorch) {
         double squares = 0;
         for (const double v : values) squares += v * v;
         const double norm = gradient["norm"];
-        EXPECT_NEAR(std::sqrt(squares), norm, tolerance * norm) << entry.name;
+        EXPECT_NEAR(std::sqrt(squares), norm, gradient_tolerance * norm) << entry.name;
         // A sampled entry is as exact as the largest entries are, not as itself.
         const double size = norm / std::sqrt(static_cast<double>(values.size()));
         for (size_t i = 0; i < gradient["samples"].size(); ++i) {
           const auto at = word("samples." + entry.name, static_cast<int64_t>(i)) % values.size();
-          EXPECT_NEAR(values[at], gradient["samples"][i].get<double>(), 10 * tolerance * size)
+          EXPECT_NEAR(values[at], gradient["samples"][i].get<double>(),
+                      10 * gradient_tolerance * size)
               << entry.name << " entry " << at;
         }
       }
     }
     const double wanted = trace[step];
-    EXPECT_NEAR(loss.item(), wanted, 10 * tolerance * std::abs(wanted)) << "step " << step;
+    EXPECT_NEAR(loss.item(), wanted, trace_tolerance * std::max(0.1, wanted)) << "step " << step;
     optimizer.step();
     optimizer.zero_grad();
   }
@@ -161,7 +167,7 @@ TEST_P(Reference, MatchesPyTorch) {
     double squares = 0;
     for (const double v : entry.tensor.to_vector<double>()) squares += v * v;
     const double wanted = expected["buffers"][entry.name];
-    EXPECT_NEAR(std::sqrt(squares), wanted, 10 * tolerance * wanted) << entry.name;
+    EXPECT_NEAR(std::sqrt(squares), wanted, trace_tolerance * wanted) << entry.name;
   }
 }
 

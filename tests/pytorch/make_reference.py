@@ -19,7 +19,7 @@ import models
 RUNS = {"lenet": (8, 28, 10), "vgg16": (4, 32, 10), "resnet18": (4, 32, 10), "resnet50": (4, 64, 16)}
 SAMPLES = 6
 STEPS = 10
-LR, MOMENTUM, DECAY = 0.001, 0.9, 5e-4
+LR, MOMENTUM, DECAY = 2**-10, 0.9, 5e-4  # a rate that f32 holds exactly
 
 
 def hash_of(name):
