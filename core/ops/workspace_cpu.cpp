@@ -21,14 +21,15 @@ constexpr int64_t kTaskWork = int64_t{1} << 18;
 // Partial sums beyond this cost more memory than the tasks they make are worth.
 constexpr int64_t kPartialBytes = int64_t{4} << 20;
 
-// Gathering this many channels or fewer leaves an im2col panel that costs more than its product.
-constexpr int64_t kDirectChannels = 16;
-// Vector registers of eight f32 hold the outputs of the direct kernels.
-constexpr int64_t kDirectLanes = 8;
+// Direct kernels were measured against panels and Eigen: below this many channels a panel costs
+// more than its product, and up to the second limit they are a quarter faster, as long as the
+// weights and a band of enough pixels stay in the second cache.
+constexpr int64_t kFewChannels = 16;
+constexpr int64_t kDirectChannels = 128;
+constexpr int64_t kDirectWeightBytes = int64_t{1} << 20;
+constexpr int64_t kDirectPixels = 48;
 constexpr int64_t kStripBytes = int64_t{96} << 10;
 constexpr int64_t kStripBytesLimit = int64_t{1} << 20;
-
-int64_t padded_outputs(int64_t channels) { return round_up(channels, kDirectLanes); }
 
 struct Extents {
   int64_t n, c, h, w, k, p, q, r, s, groups;
@@ -149,11 +150,14 @@ ConvPlan plan_conv2d(ConvDirection direction, const View& x, const View& w, cons
     const int64_t rows_w = forward ? width : divide_up(width, params.stride[1]);
     const Strip strip = plan_strip(rows_h, rows_w, step_h, step_w, (e.r - 1) * params.dilation[0],
                                    (e.s - 1) * params.dilation[1], inner);
-    if (strip.rows > 0) {
+    const int64_t weight_bytes = aligned_bytes(4 * e.taps() * inner * padded_outputs(outputs));
+    const bool stays_in_cache =
+        weight_bytes <= kDirectWeightBytes && strip.rows * rows_w >= kDirectPixels;
+    if (strip.rows > 0 && (inner <= kFewChannels || (e.taps() > 1 && stays_in_cache))) {
       plan.method = ConvMethod::direct;
       plan.rows = strip.rows;
       plan.pack_weight = true;
-      plan.weight_bytes = aligned_bytes(4 * e.taps() * inner * padded_outputs(outputs));
+      plan.weight_bytes = weight_bytes;
       plan.panel_bytes = strip.bytes;
       plan.tasks = std::min(kMaxTasks, e.n * divide_up(rows_h, strip.rows));
       return plan;
@@ -204,7 +208,7 @@ ConvWeightPlan plan_conv2d_weight(const View& x, const View& w, const View& y,
     return plan;
   }
 
-  if (e.groups == 1 && inner <= kDirectChannels && x.dtype != DType::f64) {
+  if (e.groups == 1 && inner <= kFewChannels && x.dtype != DType::f64) {
     const Strip strip =
         plan_strip(e.p, e.q, params.stride[0], params.stride[1], (e.r - 1) * params.dilation[0],
                    (e.s - 1) * params.dilation[1], inner);
@@ -215,7 +219,7 @@ ConvWeightPlan plan_conv2d_weight(const View& x, const View& w, const View& y,
       plan.splits = std::clamp<int64_t>(e.n * divide_up(e.p, strip.rows), 1, kMaxTasks);
       plan.tasks = plan.splits;
       plan.panel_bytes = strip.bytes;
-      if (half || outputs % kDirectLanes != 0) {
+      if (half || outputs != padded_outputs(outputs)) {
         plan.gradient_bytes = aligned_bytes(4 * strip.rows * e.q * padded_outputs(outputs));
       }
       plan.partial_bytes =

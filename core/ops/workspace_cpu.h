@@ -19,6 +19,9 @@ constexpr int64_t aligned_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; 
 // Partial sums and converted panels are f64 for f64 and f32 for every other type.
 constexpr int64_t compute_bytes(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
 
+// The direct convolutions compute outputs in vectors of eight f32.
+constexpr int64_t padded_outputs(int64_t outputs) { return (outputs + 7) / 8 * 8; }
+
 // y[m,n] = a[m,k] * b[k,n] in blocks of rows and columns and, where m * n alone gives too few
 // tasks, of k: the partial products are then added up, in order, in a second pass.
 struct MatmulPlan {
@@ -38,7 +41,7 @@ MatmulPlan plan_matmul(int64_t m, int64_t n, int64_t k, DType dtype);
 
 enum class ConvMethod : uint8_t {
   gemm,       // pixels gathered into a panel (im2col), then a matrix product
-  direct,     // few channels to gather: vectorised over the outputs, on zero-padded strips
+  direct,     // not many channels: vectorised over the outputs, on zero-padded strips
   depthwise,  // one channel in and out per group: vectorised over channels
 };
 

@@ -1,6 +1,6 @@
-// Direct convolution for few gathered channels (LeNet, the first layer of any net), forward and
-// backward to the input: pixels times outputs in registers, straight from a zero-padded strip. A
-// matrix product over an im2col panel spends most of its time on the panel there.
+// Direct convolution, forward and backward to the input, while channels are not many: pixels times
+// outputs in registers, straight from a zero-padded strip. A matrix product would first copy every
+// pixel once per tap, and for few channels spend most of its time on that.
 #include <algorithm>
 #include <vector>
 
@@ -111,26 +111,34 @@ class DirectConvolution {
   }
 
  private:
+  struct Pixel {
+    const float* from;  // what its first tap reaches in the strip
+    T* to;
+  };
+
   // Panels of 16 outputs, the last of 8 if that holds the rest.
   void pack_weight(const PixelGrid& grid, float* packed) const {
     const T* weight = call_.weight.as<const T>();
     const int64_t taps = call_.weight.shape[2] * call_.weight.shape[3];
     const int64_t channels = call_.weight.shape[1];
-    for (int64_t first = 0; first < lanes_; first += 2 * kLanes) {
+    const int64_t depth = static_cast<int64_t>(grid.taps.size()) * channels_;
+    parallel_for((lanes_ + 2 * kLanes - 1) / (2 * kLanes), [&](int64_t panel) {
+      const int64_t first = panel * 2 * kLanes;
       const int64_t width = std::min(2 * kLanes, lanes_ - first);
+      float* to = packed + first * depth;
       for (const Tap& tap : grid.taps) {
-        for (int64_t inner = 0; inner < channels_; ++inner) {
+        for (int64_t inner = 0; inner < channels_; ++inner, to += width) {
           for (int64_t lane = 0; lane < width; ++lane) {
             const int64_t output = first + lane;
             const int64_t k = call_.forward() ? output : inner;
             const int64_t c = call_.forward() ? inner : output;
-            *packed++ = output < outputs_
-                            ? static_cast<float>(weight[(k * taps + tap.index) * channels + c])
-                            : 0.0f;
+            to[lane] = output < outputs_
+                           ? static_cast<float>(weight[(k * taps + tap.index) * channels + c])
+                           : 0.0f;
           }
         }
       }
-    }
+    });
   }
 
   void run_band(int64_t band, float* strip) const {
@@ -145,55 +153,43 @@ class DirectConvolution {
     if (!grid.runs.empty()) {
       fill_strip(call_.source.as<const T>(), grid.pixels, grid.strip, n, i_begin, i_end, strip);
     }
-    // Panels of one vector alone take more pixels at a time.
-    if (lanes_ > kLanes) {
-      run_pixels<6>(grid, n, i_begin, i_end, strip);
-    } else {
-      run_pixels<8>(grid, n, i_begin, i_end, strip);
-    }
-  }
-
-  // Pixels of grid rows [i_begin, i_end) of image n, kPixels at a time.
-  template <int kPixels>
-  void run_pixels(const Grid& grid, int64_t n, int64_t i_begin, int64_t i_end,
-                  const float* strip) const {
-    const int64_t width = grid.pixels.width;
-    const float* from[kPixels];
-    T* to[kPixels];
-    int count = 0;
+    std::vector<Pixel> pixels;
+    pixels.reserve(static_cast<size_t>((i_end - i_begin) * grid.pixels.width));
     for (int64_t i = i_begin; i < i_end; ++i) {
       const float* row = strip + grid.strip.pixel(grid.pixels, i - i_begin, 0);
-      const int64_t first = (n * grid.pixels.height + i) * width;
+      const int64_t first = (n * grid.pixels.height + i) * grid.pixels.width;
       T* out = call_.output.as<T>() + grid.pixels.output_pixel(first) * outputs_;
-      const int64_t step = grid.strip.pixel(grid.pixels, 0, 1);
-      for (int64_t j = 0; j < width; ++j) {
-        from[count] = row + j * step;
-        to[count] = out + j * grid.pixels.spacing_w * outputs_;
-        if (++count < kPixels) continue;
-        run_group<kPixels>(grid, from, to, count);
-        count = 0;
+      for (int64_t j = 0; j < grid.pixels.width; ++j) {
+        pixels.push_back({row + grid.strip.pixel(grid.pixels, 0, j),
+                          out + j * grid.pixels.spacing_w * outputs_});
       }
     }
-    if (count == 0) return;
-    // The last group repeats its last pixel.
-    for (int m = count; m < kPixels; ++m) from[m] = from[count - 1];
-    run_group<kPixels>(grid, from, to, count);
+    // One panel of weights serves all pixels of the band before the next.
+    for (int64_t output = 0; output < lanes_; output += 2 * kLanes) {
+      if (lanes_ - output > kLanes) {
+        run_panel<6, 2>(grid, pixels, output);
+      } else {
+        run_panel<8, 1>(grid, pixels, output);
+      }
+    }
   }
 
-  template <int kPixels>
-  void run_group(const Grid& grid, const float* const* from, T* const* to, int count) const {
-    float tile[kPixels * 2 * kLanes];
-    for (int64_t output = 0; output < lanes_; output += 2 * kLanes) {
-      const float* weight = grid.weight + output * grid.depth;
-      const bool wide = lanes_ - output > kLanes;
-      if (wide) {
-        multiply<kPixels, 2>(from, grid.runs, weight, start_.data() + output, tile);
-      } else {
-        multiply<kPixels, 1>(from, grid.runs, weight, start_.data() + output, tile);
+  // Outputs [output, output + 8 * kVectors) of the pixels, kPixels at a time.
+  template <int kPixels, int kVectors>
+  void run_panel(const Grid& grid, const std::vector<Pixel>& pixels, int64_t output) const {
+    const float* weight = grid.weight + output * grid.depth;
+    const int64_t valid = std::min(kVectors * kLanes, outputs_ - output);
+    const int64_t count = static_cast<int64_t>(pixels.size());
+    float tile[kPixels * kVectors * kLanes];
+    const float* from[kPixels];
+    for (int64_t first = 0; first < count; first += kPixels) {
+      // The last group repeats its last pixel.
+      for (int64_t m = 0; m < kPixels; ++m) from[m] = pixels[std::min(first + m, count - 1)].from;
+      multiply<kPixels, kVectors>(from, grid.runs, weight, start_.data() + output, tile);
+      const int64_t end = std::min<int64_t>(kPixels, count - first);
+      for (int64_t m = 0; m < end; ++m) {
+        write(tile + m * kVectors * kLanes, valid, pixels[first + m].to + output);
       }
-      const int64_t width = wide ? 2 * kLanes : kLanes;
-      const int64_t valid = std::min(width, outputs_ - output);
-      for (int m = 0; m < count; ++m) write(tile + m * width, valid, to[m] + output);
     }
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/dtype.h"
+#include "core/ops/workspace_cpu.h"
 #include "kernels/cpu/conv_gather.h"
 #include "kernels/cpu/half_convert.h"
 
@@ -18,9 +19,6 @@ constexpr int64_t kLanes = 8;
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-
-// Outputs are computed in panels of two vectors; the last panel has one if that is enough.
-inline int64_t padded_outputs(int64_t outputs) { return (outputs + kLanes - 1) / kLanes * kLanes; }
 
 // Distances within the strip that one grid of pixels reads.
 struct StripShape {
