@@ -56,8 +56,8 @@ void validate(const TrainConfig& c) {
   check_range("--batch", c.batch, 1, kMaxBatch);
   check_range("--accum", c.accum, 1, kMaxBatch);
   check_range("--eval-batch", c.eval_batch, 0, kMaxBatch);
-  check_range("--epochs", c.epochs, 0, int64_t{1} << 30);
-  check_range("--steps", c.steps, 0, int64_t{1} << 30);
+  check_range("--epochs", c.epochs, 0, kMaxSteps);
+  check_range("--steps", c.steps, 0, kMaxSteps);
   CHECK_ARG(c.epochs == 0 || c.steps == 0, "--epochs and --steps: give one of them, not both (got ",
             c.epochs, " and ", c.steps, ")");
   check_range("--threads", c.threads, 0, kMaxThreads);

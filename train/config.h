@@ -17,6 +17,8 @@ namespace headroom {
 
 constexpr int64_t kDefaultEpochs = 3;
 constexpr int64_t kDefaultLoaderThreads = 4;
+// Of a run: the learning rates lie in a table with one f32 per step.
+constexpr int64_t kMaxSteps = int64_t{1} << 24;
 
 enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
 

@@ -75,6 +75,12 @@ std::string format_rate(double per_second) {
   return fmt::format("{:.{}f}", per_second, decimals);
 }
 
+std::string device_text(const RunInfo& info) {
+  const std::string& about = info.device_description;
+  const bool has_name = about.compare(0, info.device_name.size(), info.device_name) == 0;
+  return has_name ? about : fmt::format("{} ({})", info.device_name, about);
+}
+
 std::string plain_line(const Progress& progress) { return joined(parts_of(progress)); }
 
 std::string terminal_line(const Progress& progress, int columns) {
@@ -145,10 +151,10 @@ void Display::on_start(const RunInfo& info) {
                   counted(info.train_images, "image"), info.test_images, info.image_shape.channels,
                   info.image_shape.height, info.image_shape.width, info.classes));
   const int64_t window = config_.batch * config_.accum;
-  print(fmt::format(
-      "{} ({}), {}: {} of {}{}", info.device_name, info.device_description,
-      counted(info.epochs, "epoch"), counted(info.total_steps, "step"), counted(window, "image"),
-      config_.accum > 1 ? fmt::format(" ({} x {})", config_.batch, config_.accum) : std::string()));
+  const std::string split =
+      config_.accum > 1 ? fmt::format(" ({} x {})", config_.batch, config_.accum) : std::string();
+  print(fmt::format("{}; {}: {} of {}{}", device_text(info), counted(info.epochs, "epoch"),
+                    counted(info.total_steps, "step"), counted(window, "image"), split));
   if (info.first_step > 0) {
     print(fmt::format("resumed from {} after step {}", config_.resume, info.first_step));
   }
@@ -223,15 +229,14 @@ void Display::on_evaluation_begin() {
 
 void Display::on_epoch(const EpochInfo& epoch) {
   if (epoch.evaluated) evaluation_seconds_ = options_.now() - evaluation_began_;
-  std::string line = fmt::format("epoch {}/{}", epoch.epoch, info_.epochs);
-  if (!device_.is_meta()) {
-    line += fmt::format("  train loss {:.4f}", epoch.train_loss);
-    if (epoch.evaluated) {
-      line += fmt::format("  test loss {:.4f}  test accuracy {:.2f} %", epoch.test_loss,
-                          100 * epoch.test_accuracy);
-    }
-    if (epoch.loss_scale > 0) line += fmt::format("  loss scale {:g}", epoch.loss_scale);
+  if (device_.is_meta()) return;  // it has learned nothing
+  std::string line =
+      fmt::format("epoch {}/{}  train loss {:.4f}", epoch.epoch, info_.epochs, epoch.train_loss);
+  if (epoch.evaluated) {
+    line += fmt::format("  test loss {:.4f}  test accuracy {:.2f} %", epoch.test_loss,
+                        100 * epoch.test_accuracy);
   }
+  if (epoch.loss_scale > 0) line += fmt::format("  loss scale {:g}", epoch.loss_scale);
   print(line + "  " + format_duration(epoch.seconds));
 }
 

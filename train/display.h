@@ -31,6 +31,8 @@ std::string terminal_line(const Progress& progress, int columns);
 
 std::string format_duration(double seconds);  // "0:07", "12:05", "1:02:03"
 std::string format_rate(double per_second);   // "3.42", "95.1", "1234"
+// "cuda (NVIDIA H200, ...)"; the name once where the description begins with it.
+std::string device_text(const RunInfo& info);
 
 struct DisplayOptions {
   bool terminal = false;  // redraw one line instead of printing lines

@@ -92,6 +92,27 @@ std::string version_text() {
   return fmt::format("headroom {} (backends: {})\n", HEADROOM_VERSION, kBackends);
 }
 
+// Why this process has no GPU; empty if it has one.
+std::string why_no_gpu() {
+#ifdef HEADROOM_WITH_CUDA
+  const char* reason = "";
+  register_cuda_kernels(&reason);
+  return reason;
+#else
+  return "this program was built without CUDA";
+#endif
+}
+
+void check_device(const TrainConfig& config) {
+  const std::string reason = why_no_gpu();
+  CHECK_ARG(config.device != "cuda" || reason.empty(),
+            "--device cuda: no usable NVIDIA GPU: ", reason,
+            "; allowed here are cpu, meta:cpu, meta:cuda");
+  if (config.device == "auto" && !reason.empty()) {
+    std::fputs(("train: note: " + one_line(reason) + "\n").c_str(), stderr);
+  }
+}
+
 int train(Trainer& trainer, RunLog* log) {
   const TrainConfig& config = trainer.config();
   RunResult result;
@@ -126,6 +147,7 @@ int run(const std::vector<std::string>& arguments) {
       return kDone;
     }
     register_kernels();
+    check_device(line.config);
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {

@@ -62,6 +62,12 @@ std::string result_rows(const RunResult& result) {
   if (!std::isfinite(result.train_loss)) {
     out += row("", "the loss is not finite: try a smaller --lr or --clip-norm");
   }
+  out += row("speed", fmt::format("{} images/s, {:.2f} ms per step",
+                                  format_rate(result.images_per_s), result.step_ms));
+  if (result.skipped_steps > 0) {
+    out +=
+        row("skipped steps", fmt::format("{} (the loss scale was too high)", result.skipped_steps));
+  }
   return out;
 }
 
@@ -89,13 +95,7 @@ std::string to_table(const Report& report) {
   std::string out = r.interrupted ? fmt::format("interrupted after step {}\n", r.steps)
                                   : fmt::format("{} steps\n", r.steps);
   if (computes(report.info)) out += result_rows(r);
-  out += row("speed", fmt::format("{} images/s, {:.2f} ms per step", format_rate(r.images_per_s),
-                                  r.step_ms));
-  if (r.skipped_steps > 0) {
-    out += row("skipped steps", fmt::format("{} (the loss scale was too high)", r.skipped_steps));
-  }
-  out += row("device",
-             fmt::format("{} ({})", report.info.device_name, report.info.device_description));
+  out += row("device", device_text(report.info));
   if (report.cudnn_version) out += row("cuDNN", *report.cudnn_version);
   out += row("peak reserved", format_bytes(r.peak.reserved));
   out += row("peak allocated", fmt::format("{}, of which", format_bytes(r.peak.allocated)));
@@ -128,8 +128,8 @@ std::string to_json(const Report& report) {
   out["train_loss"] = values ? Json(r.train_loss) : Json(nullptr);
   out["test_loss"] = values ? json_of(r.test_loss) : Json(nullptr);
   out["test_accuracy"] = values ? json_of(r.test_accuracy) : Json(nullptr);
-  out["step_ms"] = r.step_ms;
-  out["images_per_s"] = r.images_per_s;
+  out["step_ms"] = values ? Json(r.step_ms) : Json(nullptr);
+  out["images_per_s"] = values ? Json(r.images_per_s) : Json(nullptr);
   out["peak_allocated"] = r.peak.allocated;
   out["peak_reserved"] = r.peak.reserved;
   out["peak_parts"] = json_of(r.peak.parts);

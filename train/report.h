@@ -19,7 +19,8 @@ struct Report {
 std::string to_table(const Report& report);
 
 // One JSON object of one line. Sizes are bytes, accuracy is a fraction. What was not measured, and
-// NaN and infinities, are null; so are loss and accuracy of meta devices, which compute nothing.
+// NaN and infinities, are null; so are loss, accuracy and speed of meta devices, which compute
+// nothing.
 std::string to_json(const Report& report);
 
 }  // namespace headroom

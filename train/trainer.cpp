@@ -32,6 +32,14 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& mo
   return std::make_unique<Adam>(std::move(groups), options);
 }
 
+// "digits" of "digits train".
+std::string name_of_both(const std::string& training_set) {
+  const std::string suffix = " train";
+  const size_t at = training_set.rfind(suffix);
+  const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
+  return ends_with_it ? training_set.substr(0, at) : training_set;
+}
+
 void apply_settings(const TrainConfig& c, Device device) {
   Settings& s = settings();
   s.cudnn = c.cudnn;
@@ -67,11 +75,18 @@ struct Trainer::Impl {
     device = device_of(config, &note);
     if (!note.empty()) info.warnings.push_back(note);
     if (!config.save.empty()) check_writable(config.save);
+    if (!config.save.empty() && device.is_meta()) {
+      info.warnings.push_back("--save: a meta device holds no weights, so nothing is written");
+    }
     open_data_set();
     apply_settings(config, device);
     build();
     plan_steps();
-    if (!config.resume.empty()) resume();
+    if (!config.resume.empty()) {
+      resume();
+      // What reading took on the way is no part of the run.
+      allocator_of(device).empty_cache();
+    }
     info.first_step = state.step;
     settle();
   }
@@ -96,7 +111,7 @@ struct Trainer::Impl {
       config.augment = shape.channels >= 3 ? Augment::crop_flip : Augment::none;
     }
     if (config.loader_threads < 0) config.loader_threads = kDefaultLoaderThreads;
-    info.data_name = data.train->name();
+    info.data_name = name_of_both(data.train->name());
     info.train_images = data.train->size();
     info.test_images = data.test ? data.test->size() : 0;
     info.classes = data.train->classes();
@@ -141,6 +156,9 @@ struct Trainer::Impl {
       if (config.epochs == 0) config.epochs = kDefaultEpochs;
       info.epochs = config.epochs;
       info.total_steps = config.epochs * info.steps_per_epoch;
+      CHECK_ARG(info.total_steps <= kMaxSteps, "--epochs ", config.epochs, ": at ",
+                info.steps_per_epoch, " steps each that is more than the ", kMaxSteps,
+                " steps of the longest run");
     }
     ScheduleOptions schedule;
     schedule.kind = parse_schedule(config.schedule);
@@ -186,6 +204,9 @@ struct Trainer::Impl {
     if (scaler) scaler->set_state(state.scale, state.growth_tracker);
     losses.restore(state.loss_sum, state.loss_count);
   }
+
+  // Meta would write zeros over a checkpoint that someone may need.
+  bool saves() const { return !config.save.empty() && !device.is_meta(); }
 
   void save(TrainObserver& observer) {
     state.generator_seed = default_generator().state().seed;
@@ -292,7 +313,7 @@ struct Trainer::Impl {
       result.test_loss = epoch.test_loss;
     }
     observer.on_epoch(epoch);
-    if (!config.save.empty()) save(observer);
+    if (saves()) save(observer);
     memory.begin(device, MemoryMeter::training);
     clock.start(device);
   }
@@ -332,9 +353,12 @@ struct Trainer::Impl {
     memory.finish(device);
     // Of an epoch that was cut short.
     if (losses.count() > 0) result.train_loss = losses.mean();
-    if (result.interrupted && !config.save.empty() && saved_step != state.step) save(observer);
+    if (result.interrupted && saves() && saved_step != state.step) save(observer);
     result.steps = state.step;
-    result.skipped_steps = state.step - optimizer->applied_steps() - skipped_before;
+    // On meta nothing is applied, and so nothing counts as skipped.
+    if (!device.is_meta()) {
+      result.skipped_steps = state.step - optimizer->applied_steps() - skipped_before;
+    }
     result.step_ms = clock.step_ms();
     result.images_per_s = clock.images_per_s();
     result.first_step = memory.peak(MemoryMeter::first_step);

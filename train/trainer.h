@@ -22,7 +22,7 @@ namespace headroom {
 struct RunInfo {
   std::string device_name;         // "cuda", "cpu", "meta:cuda"
   std::string device_description;  // "NVIDIA H200, ..."
-  std::string data_name;
+  std::string data_name;           // "digits", "mnist", "cifar-10", "random", a folder's
   int64_t parameter_count = 0;
   int64_t train_images = 0, test_images = 0, classes = 0;
   ImageShape image_shape;

@@ -134,6 +134,7 @@ TEST(CommandLine, RefusesEveryKindOfBadValue) {
                                       {"--epochs", "0"},
                                       {"--steps", "0"},
                                       {"--steps", "2", "--epochs", "2"},
+                                      {"--steps", "16777217"},
                                       {"--image-size", "0"},
                                       {"--image-size", "100000"},
                                       {"--lr", "0"},

@@ -120,13 +120,23 @@ TEST(ProgressLine, NeverFillsTheTerminalsWidth) {
 TEST(ProgressLine, GivesUpWhatMattersLeastFirst) {
   EXPECT_NE(terminal_line(example(), 200).find("[============                ]"),
             std::string::npos);
-  EXPECT_NE(terminal_line(example(), 108).find("[===     ]  step 210/471  1234 images/s"),
+  EXPECT_NE(terminal_line(example(), 109).find("[===     ]  step 210/471  1234 images/s"),
             std::string::npos)
-      << terminal_line(example(), 108);
+      << terminal_line(example(), 109);
   EXPECT_EQ(terminal_line(example(), 80),
             "epoch 2/3  step 210/471  1234 images/s  loss 0.1235  peak 25.00 MiB  0:12 left");
   EXPECT_EQ(terminal_line(example(), 66),
             "epoch 2/3  step 210/471  loss 0.1235  peak 25.00 MiB  0:12 left");
+}
+
+TEST(ProgressLine, NamesADeviceOnce) {
+  RunInfo info;
+  info.device_name = "cpu";
+  info.device_description = "CPU, 2 hardware threads";
+  EXPECT_EQ(device_text(info), "cpu (CPU, 2 hardware threads)");
+  info.device_name = "meta:cuda";
+  info.device_description = "meta:cuda: counts bytes, runs nothing";
+  EXPECT_EQ(device_text(info), "meta:cuda: counts bytes, runs nothing");
 }
 
 TEST(ProgressLine, FormatsTimesAndRates) {

@@ -19,6 +19,7 @@ TEST(Program, PrintsOneJsonObjectAloneOnStandardOutput) {
   EXPECT_EQ(result.out.find('\n'), result.out.size() - 1);
   const Json json = Json::parse(result.out);
   EXPECT_EQ(json["model"], "lenet");
+  EXPECT_EQ(json["data"], "random");
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["batch"], 16);
   EXPECT_EQ(json["accum"], 1);
@@ -130,6 +131,7 @@ TEST(Program, MetaPredictsThePeaksOfTheCpuToTheByte) {
     }
     EXPECT_TRUE(predicted["train_loss"].is_null());
     EXPECT_TRUE(predicted["test_accuracy"].is_null());
+    EXPECT_EQ(predicted["skipped_steps"], 0);
   }
 }
 
@@ -166,14 +168,16 @@ TEST(Program, KeepsALogLinePerStepAndEpochThatAResumedRunAddsTo) {
 
 // The schedule depends on the length of the run, so that is the same in both.
 TEST(Program, ResumedRunEndsLikeAnUnbrokenOne) {
-  const TemporaryFolder folder;
   const std::string flags = "--schedule constant --warmup 0 ";
   const Json whole = train_json(two_epochs(flags + "--epochs 2"));
-  const std::string save = folder.path("a.safetensors");
-  ASSERT_EQ(train(two_epochs(flags + "--epochs 1 --save " + save)).exit_code, 0);
-  const Json resumed = train_json(two_epochs(flags + "--epochs 2 --resume " + save));
-  for (const char* key : {"steps", "train_loss", "test_loss", "test_accuracy"}) {
-    EXPECT_EQ(whole[key], resumed[key]) << key;
+  for (const char* part : {"--epochs 1", "--steps 6"}) {  // at the end of an epoch, and inside one
+    const TemporaryFolder folder;
+    const std::string save = folder.path("a.safetensors");
+    ASSERT_EQ(train(two_epochs(flags + part + " --save " + save)).exit_code, 0);
+    const Json resumed = train_json(two_epochs(flags + "--epochs 2 --resume " + save));
+    for (const char* key : {"steps", "train_loss", "test_loss", "test_accuracy"}) {
+      EXPECT_EQ(whole[key], resumed[key]) << key << " after " << part;
+    }
   }
 }
 

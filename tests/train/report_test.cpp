@@ -110,6 +110,7 @@ TEST(Report, JsonOfAMetaDeviceHasBytesButNoValues) {
   EXPECT_TRUE(json["train_loss"].is_null());
   EXPECT_TRUE(json["test_accuracy"].is_null());
   EXPECT_EQ(json["peak_allocated"], 3 << 20);
+  EXPECT_TRUE(json["images_per_s"].is_null());
   EXPECT_EQ(to_table(report).find("accuracy"), std::string::npos);
 }
 
