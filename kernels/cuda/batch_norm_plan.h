@@ -50,6 +50,42 @@ HEADROOM_HOST_DEVICE inline int64_t walk_length(int64_t first, int64_t step, int
   return first < rows ? (rows - 1 - first) / step + 1 : 0;
 }
 
+// ---- reductions over planes ----
+
+// The vectors of one channel that a thread visits in a reduction, as element offsets. The step is
+// divided into whole planes and a rest once, so that the walk itself needs no division.
+struct PlaneWalk {
+  int64_t plane_stride;  // from a channel's plane to the next image's, in elements
+  int64_t pieces;
+  int64_t piece;  // within the plane
+  int64_t base;   // of the plane
+  int64_t planes_per_step, pieces_per_step;
+  int count;
+
+  HEADROOM_HOST_DEVICE PlaneWalk(const headroom::bn::PlanePartition& cut, int64_t channel,
+                                 int block, int thread) {
+    const Extent& extent = cut.extent;
+    plane_stride = extent.channels * extent.inner;
+    pieces = cut.pieces;
+    const int64_t first = static_cast<int64_t>(block) * headroom::bn::kReduceThreads + thread;
+    const int64_t step = static_cast<int64_t>(cut.blocks) * headroom::bn::kReduceThreads;
+    count = static_cast<int>(walk_length(first, step, cut.vectors()));
+    piece = first % pieces;
+    base = channel * extent.inner + first / pieces * plane_stride;
+    planes_per_step = step / pieces;
+    pieces_per_step = step % pieces;
+  }
+  HEADROOM_HOST_DEVICE int64_t offset(int vector) const { return base + piece * vector; }
+  HEADROOM_HOST_DEVICE void advance() {
+    piece += pieces_per_step;
+    base += planes_per_step * plane_stride;
+    if (piece >= pieces) {
+      piece -= pieces;
+      base += plane_stride;
+    }
+  }
+};
+
 // ---- one launch for small tensors ----
 
 constexpr int kSmallThreads = 512;

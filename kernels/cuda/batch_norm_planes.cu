@@ -17,39 +17,6 @@ constexpr int kUnroll = 2;  // vectors of a thread in flight
 
 __device__ unsigned arrivals[kMaxCounters];
 
-// The vectors of one channel that a thread visits in a reduction, as element offsets. The step is
-// divided into whole planes and a rest once, so that the walk itself needs no division.
-struct PlaneWalk {
-  int64_t plane_stride;  // from a channel's plane to the next image's, in elements
-  int64_t pieces;
-  int64_t piece;  // within the plane
-  int64_t base;   // of the plane
-  int64_t planes_per_step, pieces_per_step;
-  int count;
-
-  __device__ PlaneWalk(const PlanePartition& cut, int64_t channel, int block, int thread) {
-    const Extent& extent = cut.extent;
-    plane_stride = extent.channels * extent.inner;
-    pieces = cut.pieces;
-    const int64_t first = static_cast<int64_t>(block) * kReduceThreads + thread;
-    const int64_t step = static_cast<int64_t>(cut.blocks) * kReduceThreads;
-    count = static_cast<int>(walk_length(first, step, cut.vectors()));
-    piece = first % pieces;
-    base = channel * extent.inner + first / pieces * plane_stride;
-    planes_per_step = step / pieces;
-    pieces_per_step = step % pieces;
-  }
-  __device__ int64_t offset(int vector) const { return base + piece * vector; }
-  __device__ void advance() {
-    piece += pieces_per_step;
-    base += planes_per_step * plane_stride;
-    if (piece >= pieces) {
-      piece -= pieces;
-      base += plane_stride;
-    }
-  }
-};
-
 // Adds a and b over the block; every thread receives both. slots: kReduceThreads / 16 floats.
 __device__ void sum_over_block(float& a, float& b, float* slots) {
   constexpr int kWarps = kReduceThreads / 32;

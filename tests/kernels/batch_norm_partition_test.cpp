@@ -90,6 +90,31 @@ TEST(BatchNormPartition, AddsEveryVectorOfAPlaneOnceInABlockThatKnowsItsCount) {
   }
 }
 
+TEST(BatchNormPartition, WalksEveryVectorOfAChannelOnce) {
+  for (const bn::Extent extent :
+       {bn::Extent{3, 5, 49}, {2000, 2, 8}, {1, 1, 100000}, {64, 3, 1024}, {5, 300, 16}}) {
+    for (const int vector : {1, 8}) {
+      if (extent.inner % vector != 0) continue;
+      const bn::PlanePartition cut = bn::plane_partition(extent, vector);
+      const int64_t channel = extent.channels - 1;
+      std::vector<int> seen(static_cast<size_t>(extent.numel()));
+      for (int block = 0; block < cut.blocks; ++block) {
+        for (int thread = 0; thread < bn::kReduceThreads; ++thread) {
+          cuda::bn::PlaneWalk walk(cut, channel, block, thread);
+          for (int i = 0; i < walk.count; ++i) {
+            ++seen[static_cast<size_t>(walk.offset(vector))];
+            walk.advance();
+          }
+        }
+      }
+      for (int64_t i = 0; i < extent.numel(); ++i) {
+        const bool begins = i / extent.inner % extent.channels == channel && i % vector == 0;
+        ASSERT_EQ(seen[static_cast<size_t>(i)], begins ? 1 : 0) << i;
+      }
+    }
+  }
+}
+
 TEST(BatchNormPartition, SweepsEveryRowOnce) {
   for (const Rows& shape : kRows) {
     const RowSweep sweep = row_sweep(shape.rows, shape.channels, shape.vector, 512, 264);

@@ -378,18 +378,6 @@ TEST_P(BatchNormPaths, KeepASmallSpreadAboutALargeMean) {
   }
 }
 
-TEST_P(BatchNormPaths, PutTheUnbiasedVarianceIntoTheRunningAverage) {
-  const OneChannel out = one_channel(device(), {1, 1, 1, 1, 3, 3, 3, 3}, DType::f32, 1e-5, 4);
-  EXPECT_NEAR(out.running_mean, 0.2, 1e-6);
-  EXPECT_NEAR(out.running_var, 1.0142857, 1e-6);
-}
-
-TEST_P(BatchNormPaths, RespectASmallEpsilon) {
-  const OneChannel out = one_channel(device(), {0.001, -0.001, 0.001, -0.001}, DType::f32, 1e-6, 4);
-  EXPECT_NEAR(out.y[0], 0.7071068, 1e-5);
-  EXPECT_NEAR(out.y[1], -0.7071068, 1e-5);
-}
-
 TEST_P(BatchNormPaths, LeaveTheRunningAveragesWhenTheBatchIsNotFinite) {
   for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
     for (const int64_t channels : {1, 3, 8}) {
@@ -407,18 +395,6 @@ TEST_P(BatchNormPaths, GiveTheInverseDeviationForEvaluation) {
   slots::batch_norm_rstd(variance, 1e-5, rstd);
   expect_near(rstd, {1 / std::sqrt(1.00001), 1 / std::sqrt(1e-5), 0.5, 1 / std::sqrt(100.00001)},
               3);
-}
-
-TEST_P(BatchNormPaths, GiveZeroGradientsForAnEmptyBatch) {
-  const TensorOptions options{DType::f32, device(), MemoryFormat::channels_last};
-  const Tensor x = empty({0, 3, 4, 4}, options), gamma = ones({3}, {DType::f32, device()});
-  const Tensor dgamma = uninitialised({3}), dbeta = uninitialised({3});
-  const Tensor workspace =
-      empty({batch_norm_workspace_bytes(device(), x.view())}, {DType::u8, device()});
-  slots::batch_norm_backward(x, View{}, x, gamma, gamma, gamma, gamma, BatchNormParams{}, workspace,
-                             x, View{}, dgamma, dbeta);
-  expect_near(dgamma, {0, 0, 0});
-  expect_near(dbeta, {0, 0, 0});
 }
 
 }  // namespace
