@@ -17,9 +17,9 @@ struct ProcessResult {
 };
 
 struct ProcessOptions {
-  double timeout_seconds = 120;          // then it is killed
-  int64_t file_size_limit_bytes = 0;     // of files it writes (RLIMIT_FSIZE); 0: none
-  std::vector<std::string> environment;  // "NAME=value", added to this process's
+  double timeout_seconds = 300;               // then it is killed
+  int64_t file_size_limit_bytes = 0;          // of files it writes (RLIMIT_FSIZE); 0: none
+  std::vector<std::string> environment = {};  // "NAME=value", added to this process's
 };
 
 // A program that was started. Its input is empty; signals have their default actions.
