@@ -18,7 +18,7 @@ using namespace headroom;
 
 namespace {
 
-constexpr int64_t kWindow = 124;  // images of one optimizer step
+constexpr int64_t kWindow = 60;  // images of one optimizer step
 
 // Leaves in the parameters' .grad the gradient of the mean loss over the window, made in passes of
 // `batch` images. Returns the peak of the bytes allocated.
@@ -80,7 +80,7 @@ int main() {
   std::printf("one pass of %d images: peak %s\n", static_cast<int>(kWindow),
               format_bytes(whole_bytes).c_str());
   bool good = true;
-  for (const int64_t batch : {32, 8}) {  // the last passes take 28 and 4
+  for (const int64_t batch : {16, 8}) {  // the last passes take 12 and 4
     const int64_t bytes = accumulate(*model, images, labels, batch);
     const double error = difference(whole, gradients_of(*model));
     std::printf("passes of %d images: peak %s, gradients differ by %.1e of the largest\n",

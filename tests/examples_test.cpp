@@ -41,7 +41,9 @@ class Examples : public testing::TestWithParam<Example> {};
 TEST_P(Examples, RunsAndPrintsWhatItShows) {
   const std::string program = built_program("example_" + GetParam().name);
   if (!fs::exists(program)) GTEST_SKIP() << program << " was not built";
-  const ProcessResult result = run_process({program});
+  ProcessOptions options;
+  options.timeout_seconds = 300;
+  const ProcessResult result = run_process({program}, options);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_NE(result.out.find(GetParam().line), std::string::npos) << result.out;
   EXPECT_EQ(result.err, "");
