@@ -88,33 +88,54 @@ class ConvTest : public KernelTest {
   Tensor image(const Values& values, const Shape& shape, DType dtype) const {
     return tensor(values, shape, dtype, kFormat);
   }
-  // Filled with bytes that are NaN in every type: a kernel that relies on zeros shows itself.
-  Tensor workspace(ConvDirection direction, const Tensor& x, const Tensor& w, const Tensor& y,
-                   const Conv2dParams& params) const {
-    constexpr int64_t kLimit = int64_t{32} << 20;
-    const int64_t bytes =
-        conv2d_workspace_bytes(device(), direction, x.view(), w.view(), y.view(), params, kLimit);
-    if (bytes == 0) return Tensor();
-    return full({bytes}, 255, {DType::u8, device()});
-  }
+  // Scratch memory of exactly the promised size, filled with bytes that are NaN in every type: a
+  // kernel that relies on zeros, or writes beyond the end, shows itself.
+  class Workspace {
+   public:
+    Workspace(const Device& device, ConvDirection direction, const Tensor& x, const Tensor& w,
+              const Tensor& y, const Conv2dParams& params) {
+      constexpr int64_t kLimit = int64_t{32} << 20;
+      bytes_ =
+          conv2d_workspace_bytes(device, direction, x.view(), w.view(), y.view(), params, kLimit);
+      memory_ = full({bytes_ + kGuardBytes}, 255, {DType::u8, device});
+    }
+    ~Workspace() {
+      const std::vector<uint8_t> bytes = memory_.to_vector<uint8_t>();
+      for (size_t i = static_cast<size_t>(bytes_); i < bytes.size(); ++i) {
+        if (bytes[i] == 255) continue;
+        ADD_FAILURE() << "wrote beyond the workspace of " << bytes_ << " bytes";
+        break;
+      }
+    }
+    View view() const {
+      View view = memory_.view();
+      view.shape = {bytes_};
+      return bytes_ > 0 ? view : View{};
+    }
+
+   private:
+    static constexpr int64_t kGuardBytes = 4096;
+    int64_t bytes_ = 0;
+    Tensor memory_;
+  };
+
   Tensor forward(const ConvCase& item, const Tensor& x, const Tensor& w, const Tensor& bias) const {
     const Tensor y = uninitialised(item.y(), x.dtype(), kFormat);
-    const Tensor scratch = workspace(ConvDirection::forward, x, w, y, item.params);
-    slots::conv2d(x, w, bias ? bias.view() : View{}, item.params, scratch ? scratch.view() : View{},
-                  y);
+    const Workspace scratch(device(), ConvDirection::forward, x, w, y, item.params);
+    slots::conv2d(x, w, bias ? bias.view() : View{}, item.params, scratch.view(), y);
     return y;
   }
   Tensor backward_input(const ConvCase& item, const Tensor& dy, const Tensor& w) const {
     const Tensor dx = uninitialised(item.x, dy.dtype(), kFormat);
-    const Tensor scratch = workspace(ConvDirection::backward_input, dx, w, dy, item.params);
-    slots::conv2d_backward_input(dy, w, item.params, scratch ? scratch.view() : View{}, dx);
+    const Workspace scratch(device(), ConvDirection::backward_input, dx, w, dy, item.params);
+    slots::conv2d_backward_input(dy, w, item.params, scratch.view(), dx);
     return dx;
   }
   Tensor backward_weight(const ConvCase& item, const Tensor& x, const Tensor& dy,
                          DType dtype) const {
     const Tensor dw = uninitialised(item.w, dtype, kFormat);
-    const Tensor scratch = workspace(ConvDirection::backward_weight, x, dw, dy, item.params);
-    slots::conv2d_backward_weight(x, dy, item.params, scratch ? scratch.view() : View{}, dw);
+    const Workspace scratch(device(), ConvDirection::backward_weight, x, dw, dy, item.params);
+    slots::conv2d_backward_weight(x, dy, item.params, scratch.view(), dw);
     return dw;
   }
 };
