@@ -131,7 +131,7 @@ void Module::load_state_dict(const std::vector<NamedTensor>& state) {
     }
     for (const auto& [name, counter] : module.counters_) {
       const Tensor value = find(join(prefix, name), {});
-      counts.emplace_back(counter, static_cast<int64_t>(value.item()));
+      counts.emplace_back(counter, value.to_vector<int64_t>()[0]);
     }
   });
   for (const auto& [name, tensor] : given) {

@@ -18,7 +18,7 @@ DType state_dtype(const Tensor& parameter) {
 }
 
 Tensor control_field(const Tensor& control, ControlField field) {
-  return detail::alias(control, field, {1}, {1}, MemoryFormat::contiguous);
+  return detail::alias(control, field, {}, {}, MemoryFormat::contiguous);
 }
 
 std::vector<View> views_of(const std::vector<Tensor>& tensors) {
@@ -136,7 +136,6 @@ void Optimizer::step(const StepOptions& options) {
   const PhaseScope phase(Phase::optimizer);
   const OpScope op("optimizer_step");
   CHECK_ARG(rates_.defined(), "optimizer: no learning rate was set");
-  make_state();
   const std::vector<Tensor> all = gradients();
   if (all.empty()) {
     unscaled_by_ = nullptr;
@@ -151,6 +150,7 @@ void Optimizer::step(const StepOptions& options) {
     const TagScope tag(Tag::workspace);
     norms = empty({static_cast<int64_t>(all.size())}, {DType::f32, device_});
   }
+  make_state();  // the last that can run out of memory, so that a failed step leaves nothing behind
   for (size_t c = 0; c < cohorts_.size(); ++c) {
     const Cohort& cohort = cohorts_[c];
     slots::prepare_step(rates_, cohort.applied,

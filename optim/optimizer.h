@@ -46,7 +46,7 @@ class Optimizer {
 
   // Applies the gradients. A parameter without one is left alone, decay and state included; with a
   // scaler that finds inf or NaN the whole step is skipped: weights, state, counters. Running out
-  // of memory for state (first step only) leaves everything as it was. Waits for nothing.
+  // of memory leaves everything as it was, so the same step may be tried again. Waits for nothing.
   void step(const StepOptions& options = {});
   // Gradients become undefined (none is alive between steps).
   void zero_grad();

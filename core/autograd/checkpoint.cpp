@@ -43,26 +43,37 @@ struct Checkpoint final : Node {
   }
 
   Grads backward(Tensor dy) override {
+    std::shared_ptr<LeafNode> leaf;
+    // Only the tape of the second run is kept: its input and output go when their last reader ran.
+    const Edge root = run_again(dy.shape(), leaf);
+    detail::run_backward(root, std::move(dy));
+    if (!leaf || !leaf->grad.defined()) return {Tensor()};
+    // It is on its way through the graph again, not the gradient of a parameter.
+    leaf->grad.storage()->set_tag(Tag::temporary);
+    return {std::move(leaf->grad)};
+  }
+
+ private:
+  // Runs the function with its tape on; returns the tape's end, and where the input's gradient will
+  // gather if it is wanted.
+  Edge run_again(const Shape& output_shape, std::shared_ptr<LeafNode>& leaf) {
     const Tensor input = x.take().detach();
-    const bool wanted = wants(0);
-    if (wanted) {
+    if (wants(0)) {
       // The gradient of an activation stays in the activation's own dtype.
+      leaf = std::make_shared<LeafNode>(input.dtype(), input.shape(), input.format());
       input.impl()->requires_grad = true;
-      input.impl()->leaf = std::make_shared<LeafNode>(input.dtype(), input.shape(), input.format());
+      input.impl()->leaf = leaf;
     }
-    Tensor y;
-    {
-      const EnableGrad enable;
-      const ReplayScope replay(random);
-      const Autocast region(autocast.dtype, autocast.enabled);
-      const PhaseScope phase(Phase::forward);
-      y = fn(input);
-    }
-    CHECK_ARG(edge_of(y) != nullptr && y.shape() == dy.shape(),
-              "checkpoint: the second run of the function gave ", y.describe(),
-              " where the first gave shape ", dy.shape());
-    headroom::backward(y, dy);
-    return {wanted ? input.grad() : Tensor()};
+    const EnableGrad enable;
+    const ReplayScope replay(random);
+    const Autocast region(autocast.dtype, autocast.enabled);
+    const PhaseScope phase(Phase::forward);
+    const Tensor y = fn(input);
+    Edge root = edge_of(y);
+    CHECK_ARG(root != nullptr && y.shape() == output_shape,
+              "checkpoint: the second run of the function gave ", describe(y.view()),
+              " where the first gave shape ", output_shape);
+    return root;
   }
 };
 
@@ -79,6 +90,7 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& 
   node->autocast = autocast_state();
   node->fn = fn;
   node->keep_input(x);
+  const int64_t version = x.storage()->version();
   Tensor out;
   bool& seen = detail::gradient_input_seen();
   const bool seen_before = seen;
@@ -91,9 +103,11 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& 
   seen = seen_before || seen;
   CHECK_ARG(out.defined(), "checkpoint: the function returned an undefined tensor");
   if (!wanted) return out;
-  // A function that hands its input back gets a handle of its own, which can carry the node.
-  if (out.impl() == x.impl() || out.grad_fn()) out = out.detach();
-  return detail::finish(node, out);
+  CHECK_ARG(x.storage()->version() == version, "checkpoint: the function wrote its own input ",
+            x.describe(), " in place, so it cannot run again from it; clone the input first");
+  // A handle of its own carries the node: the function may have handed back its input, or a tensor
+  // that others hold.
+  return detail::finish(node, out.detach());
 }
 
 }  // namespace headroom

@@ -53,10 +53,11 @@ Tensor seed_for(const Tensor& output, const Tensor& seed) {
   }
   CHECK_ARG(seed.device() == output.device(), "backward: the seed lies on ", seed.device(),
             " and the output on ", output.device());
-  if (seed.shape() == output.shape()) return seed.detach();
-  CHECK_ARG(seed.numel() == 1, "backward: seed ", seed.describe(), " does not fit output ",
-            output.describe());
-  return detail::alias(seed, seed.storage_offset(), output.shape(),
+  CHECK_ARG(is_floating(seed.dtype()) && (seed.shape() == output.shape() || seed.numel() == 1),
+            "backward: seed ", seed.describe(), " does not fit output ", output.describe());
+  const Tensor typed = detail::converted(seed, output.dtype());
+  if (seed.shape() == output.shape()) return typed.detach();
+  return detail::alias(typed, typed.storage_offset(), output.shape(),
                        Strides::filled(output.rank(), 0), output.format());
 }
 
@@ -67,6 +68,10 @@ void backward(const Tensor& output, const Tensor& seed, const BackwardOptions& o
   const Edge root = edge_of(output);
   CHECK_ARG(root != nullptr, "backward: the output ", output.describe(),
             " is not part of a graph: no input required a gradient, or it was made under no_grad");
+  detail::run_backward(root, seed_for(output, seed), options);
+}
+
+void detail::run_backward(const Edge& root, Tensor gradient, const BackwardOptions& options) {
   const NoGrad no_grad;
   const RetainScope retain(options.retain_graph);
   const PhaseScope phase(Phase::backward);
@@ -86,7 +91,7 @@ void backward(const Tensor& output, const Tensor& seed, const BackwardOptions& o
       entry->second.grad = accumulate(std::move(entry->second.grad), std::move(grad));
     }
   };
-  deliver(root, seed_for(output, seed));
+  deliver(root, std::move(gradient));
 
   while (!pending.empty()) {
     auto last = std::prev(pending.end());

@@ -11,10 +11,19 @@ struct BackwardOptions {
 };
 
 // d(output)/d(leaf) * seed is added to the .grad of every leaf below `output`. seed has output's
-// shape or is a single value that stands for all elements; undefined means 1, and then output must
-// hold one element. Throws InvalidArgument for an output outside a graph, Error for a graph that
-// was released by an earlier backward, for a saved tensor that was written in place since, and for
-// backward inside backward of the same graph (double backward is not offered).
+// shape or is a single value that stands for all elements, and is taken in output's dtype;
+// undefined means 1, and then output must hold one element. Throws InvalidArgument for an output
+// outside a graph, Error for a graph that was released by an earlier backward, for a saved tensor
+// that was written in place since, and for backward inside backward of the same graph (double
+// backward is not offered).
 void backward(const Tensor& output, const Tensor& seed = {}, const BackwardOptions& options = {});
+
+namespace detail {
+
+// The walk itself, from the gradient of what `root` made. A gradient that nobody else holds may be
+// written over, so a caller that is done with it moves it in.
+void run_backward(const Edge& root, Tensor gradient, const BackwardOptions& options = {});
+
+}  // namespace detail
 
 }  // namespace headroom

@@ -119,7 +119,8 @@ Grads LeafNode::backward(Tensor dy) {
     slots::binary(BinaryOp::add, grad, dy, grad);
     grad.storage()->bump_version();
   } else if (dy.is_unique() && dy.dtype() == grad_dtype_ && dy.format() == format_ &&
-             dy.is_dense()) {
+             dy.is_dense() && dy.nbytes() == dy.storage()->bytes()) {
+    // A part of a larger storage would keep all of it.
     dy.storage()->set_tag(Tag::gradient);
     grad = std::move(dy);
   } else {
@@ -181,7 +182,8 @@ std::vector<Edge> edges_of(const std::vector<Tensor>& inputs) {
 }
 
 Tensor finish(const std::shared_ptr<Node>& node, Tensor out) {
-  if (node->wants_any()) {
+  // Integers (a cast to labels) carry no gradient.
+  if (node->wants_any() && is_floating(out.dtype())) {
     node->set_output(out);
     out.impl()->grad_fn = node;
     if (Recipe* recipe = node->as_recipe()) {

@@ -55,6 +55,9 @@ class CpuRuntime : public SynchronousRuntime {
     return detail::concat("CPU, ", std::thread::hardware_concurrency(), " hardware threads");
   }
   void* acquire(int64_t bytes) override {
+    // An overcommitting kernel would promise more than there is and end the process when it is
+    // used.
+    if (bytes > memory_info().total_bytes) return nullptr;
     const int64_t rounded = (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
     return std::aligned_alloc(kSegmentAlignment, static_cast<size_t>(rounded));
   }
@@ -84,6 +87,7 @@ class MetaRuntime : public SynchronousRuntime {
     return detail::concat(name_of(Device::meta(stands_for_)), ": counts bytes, runs nothing");
   }
   void* acquire(int64_t bytes) override {
+    if (bytes > kUnlimited) return nullptr;
     // Non-canonical on x86-64, so that a stray read faults at once instead of returning rubbish.
     char* out = reinterpret_cast<char*>(next_address_);
     next_address_ += static_cast<uintptr_t>((bytes + kSegmentAlignment - 1) / kSegmentAlignment *

@@ -115,16 +115,24 @@ struct Binary : Node {
   }
 };
 
+Tensor copy_of(const Tensor& x) {
+  const Tensor out = empty_like(x);
+  slots::copy(x, out);
+  return out;
+}
+
 Tensor& binary_in_place(BinaryOp op, const char* name, Tensor& x, const Tensor& b) {
   const OpScope scope(name);
   CHECK_ARG(broadcast_shapes(x.shape(), b.shape(), name) == x.shape(), name, ": ", b.describe(),
             " does not broadcast to ", x.describe());
+  detail::check_overlap(name, x, b);
   auto node = std::make_shared<Binary>(op);
   node->connect(detail::edges_of({&x, &b}));
   node->note(x, b);
   detail::check_in_place(name, x, node->wants_any());
-  // mul_ with a gradient for b needs x as it was: saving it now makes backward say so.
-  node->keep_inputs(x, b);
+  // mul_ with a gradient for b needs x as it was, which is about to be overwritten.
+  const bool needs_old = op == BinaryOp::mul && edge_of(b) && node->wants_any();
+  node->keep_inputs(needs_old ? copy_of(x) : x, b);
   slots::binary(op, x, broadcast_view(b, x.shape()), x);
   x.storage()->bump_version();
   x.impl()->recipe.reset();

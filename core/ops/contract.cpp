@@ -1,6 +1,8 @@
 // The slots themselves, and the list of them.
 #include "core/ops/contract.h"
 
+#include "core/memory/scopes.h"
+
 namespace headroom {
 namespace {
 
@@ -14,13 +16,15 @@ std::vector<const SlotBase*>& slot_list() {
 SlotBase::SlotBase(const char* name) : name_(name) { slot_list().push_back(this); }
 
 void SlotBase::fail_devices(Device a, Device b) const {
-  throw InvalidArgument(detail::concat(name_, ": operands lie on ", a, " and ", b));
+  // The op, if one runs, is what the caller called.
+  const char* op = memory_context().op;
+  throw InvalidArgument(detail::concat(*op ? op : name_, ": operands lie on ", a, " and ", b));
 }
 
 void SlotBase::fail_missing(Device device) const {
   throw InvalidArgument(
       detail::concat(name_, ": no kernel registered for ", device,
-                     " (was register_kernels() called, and was it built for this device?)"));
+                     " (were kernels registered, and was it built for this device?)"));
 }
 
 const std::vector<const SlotBase*>& all_slots() { return slot_list(); }

@@ -34,7 +34,8 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 
 // In place: x is overwritten, its storage's version rises, and x returns. x keeps its dtype; b
 // broadcasts to x, not the reverse. Throws InvalidArgument for a leaf that requires a gradient, for
-// a view, and for a tensor that has views, while gradients are recorded.
+// a view, and for a tensor that has views, while gradients are recorded; and for an operand
+// whose elements lie among x's but not in the same places (a transpose of x).
 Tensor& relu_(Tensor& x);
 Tensor& leaky_relu_(Tensor& x, double slope = 0.01);
 Tensor& sigmoid_(Tensor& x);

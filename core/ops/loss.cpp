@@ -56,7 +56,8 @@ struct Softmax : Node {
 
 Tensor along_axis(const Tensor& x_in, int axis, bool logarithm) {
   const Tensor x = autocast::to_float(x_in);
-  const int at = x.rank() == 0 ? 0 : normalize_axis(axis, x.rank(), "softmax");
+  const int at =
+      x.rank() == 0 ? 0 : normalize_axis(axis, x.rank(), logarithm ? "log_softmax" : "softmax");
   if (x.rank() == 0 || at == x.rank() - 1) return apply(Softmax{logarithm}, x);
   return transpose(apply(Softmax{logarithm}, transpose(x, at, -1)), at, -1);
 }
@@ -118,8 +119,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  detail::check_floating("mse_loss", {&x, &target});
   CHECK_ARG(x.shape() == target.shape(), "mse_loss: shapes differ: ", x.describe(), " and ",
             target.describe());
+  CHECK_ARG(x.device() == target.device(), "mse_loss: operands lie on ", x.device(), " and ",
+            target.device());
   const Tensor difference = sub(autocast::to_float(x), autocast::to_float(target));
   const Tensor squares = mul(difference, difference);
   return reduction == Reduction::mean ? mean(squares) : sum(squares);

@@ -81,9 +81,7 @@ struct BatchNorm final : Node, Recipe {
     Tensor in = x.take();
     const Tensor scale = optional(gamma);
     const Tensor workspace =
-        wants(2) || wants(3) || params.training
-            ? detail::scratch(in.device(), batch_norm_workspace_bytes(in.device(), in))
-            : Tensor();
+        detail::scratch(in.device(), batch_norm_workspace_bytes(in.device(), in));
     Tensor dgamma, dbeta, dresidual, dx;
     if (wants(2)) dgamma = empty_like(scale);
     if (wants(3)) dbeta = empty_like(optional(beta));
@@ -120,7 +118,8 @@ void check_channel_vector(const char* what, const Tensor& t, const Tensor& x) {
   CHECK_ARG(t.rank() == 1 && t.size(0) == x.size(1) && t.dtype() == statistics_dtype(x) &&
                 t.device() == x.device() && t.is_dense(),
             "batch_norm: ", what, " must be ", name_of(statistics_dtype(x)), "[", x.size(1),
-            "] on ", x.device(), " but is ", t.describe(), " (x ", x.describe(), ")");
+            "] on ", x.device(), " but is ", t.describe(), " on ", t.device(), " (x ", x.describe(),
+            ")");
 }
 
 }  // namespace

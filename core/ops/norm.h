@@ -15,10 +15,10 @@ struct BatchNormOptions {
 // Parameters and running averages of one layer, [c] each, f32 (f64 for f64 input) whatever x is.
 // gamma and beta may be undefined (1 and 0); the running averages may be undefined when training.
 struct BatchNormState {
-  Tensor gamma;
-  Tensor beta;
-  Tensor running_mean;
-  Tensor running_var;
+  Tensor gamma = {};
+  Tensor beta = {};
+  Tensor running_mean = {};
+  Tensor running_var = {};
 };
 
 // y = relu?(gamma * (x - mean) / sqrt(var + eps) + beta + residual), per channel over n, h, w.

@@ -2,6 +2,21 @@
 #include "core/ops/op_helpers.h"
 
 namespace headroom::detail {
+namespace {
+
+// Where a tensor's elements lie in its storage, gaps included.
+struct ByteRange {
+  int64_t begin, end;
+};
+
+ByteRange bytes_of(const Tensor& t) {
+  const auto width = static_cast<int64_t>(size_of(t.dtype()));
+  int64_t last = t.storage_offset();
+  for (int i = 0; i < t.rank(); ++i) last += (t.shape()[i] - 1) * t.strides()[i];
+  return {t.storage_offset() * width, (last + 1) * width};
+}
+
+}  // namespace
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
@@ -60,9 +75,20 @@ void check_in_place(const char* op, const Tensor& x, bool records) {
             x.describe(), "); do it out of place");
 }
 
+void check_overlap(const char* op, const Tensor& x, const Tensor& from) {
+  if (from.storage() != x.storage() || x.numel() == 0 || from.numel() == 0) return;
+  const bool same_places = from.dtype() == x.dtype() &&
+                           from.storage_offset() == x.storage_offset() &&
+                           from.shape() == x.shape() && from.strides() == x.strides();
+  const ByteRange written = bytes_of(x), read = bytes_of(from);
+  const bool apart = written.end <= read.begin || read.end <= written.begin;
+  CHECK_ARG(same_places || apart, op, ": ", from.describe(), " may overlap the ", x.describe(),
+            " that is written, element by element elsewhere; clone it first");
+}
+
 void finish_in_place(Tensor& x, const std::shared_ptr<Node>& node) {
   x.impl()->recipe.reset();
-  if (node->wants_any()) {
+  if (node->wants_any() && is_floating(x.dtype())) {
     node->set_output(x);
     x.impl()->grad_fn = node;
   }

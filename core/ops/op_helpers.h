@@ -29,6 +29,10 @@ View broadcast_view(const Tensor& x, const Shape& shape);
 // gradient, views, and tensors that have views.
 void check_in_place(const char* op, const Tensor& x, bool records);
 
+// Refuses an operand whose elements lie among those of x but not in the same places: x is written
+// while it is read.
+void check_overlap(const char* op, const Tensor& x, const Tensor& from);
+
 // Hangs x, which was just written, on its new node: version up, recipe gone.
 void finish_in_place(Tensor& x, const std::shared_ptr<Node>& node);
 

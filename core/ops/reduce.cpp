@@ -63,12 +63,14 @@ struct Sum : Node {
   }
 
   Grads backward(Tensor dy) override {
-    Tensor small = detail::converted(detail::dense_in(dy, MemoryFormat::contiguous), in_dtype);
+    Tensor small = detail::dense_in(dy, MemoryFormat::contiguous);
     if (average) {
+      // Before it becomes half: a scaled loss alone may lie beyond 65504.
       Tensor scaled = empty_like(small);
       slots::unary(UnaryOp::mul_scalar, 1.0 / static_cast<double>(shapes.count), small, scaled);
       small = scaled;
     }
+    small = detail::converted(small, in_dtype);
     const Strides strides = dense_strides(shapes.kept, MemoryFormat::contiguous);
     Strides repeated = Strides::filled(in_shape.rank(), 0);
     for (int i = 0; i < in_shape.rank(); ++i) {

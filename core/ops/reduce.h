@@ -9,7 +9,7 @@
 namespace headroom {
 
 struct ReduceOptions {
-  std::vector<int> axes;  // empty: all axes; negative axes count from the end
+  std::vector<int> axes = {};  // empty: all axes; negative axes count from the end
   bool keep_dims = false;
 };
 Tensor sum(const Tensor& x, const ReduceOptions& options = {});

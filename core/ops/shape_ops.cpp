@@ -255,8 +255,8 @@ Tensor concat(const std::vector<Tensor>& parts, int axis) {
     for (int i = 0; fits && i < part.rank(); ++i) {
       fits = i == at || part.shape()[i] == parts[0].shape()[i];
     }
-    CHECK_ARG(fits, "concat: ", part.describe(), " does not join ", parts[0].describe(),
-              " along axis ", at);
+    CHECK_ARG(fits, "concat: ", part.describe(), " on ", part.device(), " does not join ",
+              parts[0].describe(), " on ", parts[0].device(), " along axis ", at);
   }
   return apply_list(Concat{at}, parts);
 }

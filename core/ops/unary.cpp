@@ -177,6 +177,7 @@ Tensor& zero_(Tensor& x) { return fill_(x, 0); }
 Tensor& copy_(Tensor& x, const Tensor& from) {
   CHECK_ARG(x.shape() == from.shape(), "copy_: shapes differ: ", x.describe(), " from ",
             from.describe());
+  detail::check_overlap("copy_", x, from);
   return overwrite("copy_", x, &from, [&] { slots::copy(from, x); });
 }
 
@@ -196,6 +197,8 @@ Tensor& normal_(Tensor& x, double mean, double deviation) {
 
 Tensor cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
+  // Numbers of no floating dtype carry no gradient.
+  if (!is_floating(dtype) || !is_floating(x.dtype())) return detail::converted(x.detach(), dtype);
   return apply(Cast{dtype}, x);
 }
 

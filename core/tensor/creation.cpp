@@ -1,4 +1,6 @@
 // Making tensors: empty, filled, from host values, on another device.
+#include <limits>
+
 #include "core/ops/contract.h"
 #include "core/tensor/generator.h"
 #include "core/tensor/tensor.h"
@@ -22,9 +24,11 @@ To convert(From value) {
 }  // namespace
 
 Tensor empty(const Shape& shape, const TensorOptions& options) {
-  const int64_t count = numel_of(shape);
-  auto storage = std::make_shared<Storage>(options.device,
-                                           count * static_cast<int64_t>(size_of(options.dtype)));
+  const int64_t count = numel_of(shape), width = static_cast<int64_t>(size_of(options.dtype));
+  // More bytes than 63 bits count are asked for as the largest size, which no device has either.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  auto storage =
+      std::make_shared<Storage>(options.device, count > kMost / width ? kMost : count * width);
   return Tensor::make(std::move(storage), 0, shape, dense_strides(shape, options.format),
                       options.dtype, options.format);
 }

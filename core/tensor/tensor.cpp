@@ -114,12 +114,14 @@ Tensor Tensor::grad() const {
   return impl.leaf ? impl.leaf->grad : Tensor();
 }
 
-void Tensor::set_grad(Tensor grad) {
+void Tensor::set_grad(const Tensor& grad) {
   const TensorImpl& impl = defined_impl(*this);
   CHECK_ARG(impl.leaf, "set_grad: needs a leaf that requires a gradient but got ", describe());
-  CHECK_ARG(!grad.defined() || (grad.shape() == shape() && grad.device() == device()),
+  CHECK_ARG(!grad.defined() ||
+                (grad.shape() == shape() && grad.device() == device() && is_floating(grad.dtype())),
             "set_grad: gradient ", headroom::describe(grad), " does not fit ", describe());
-  impl.leaf->grad = std::move(grad);
+  // Later gradients are added to it in place, which a repeated element would feel twice.
+  impl.leaf->grad = grad.defined() ? detail::dense_in(grad, grad.format()) : Tensor();
 }
 
 Tensor Tensor::detach() const {

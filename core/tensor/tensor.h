@@ -67,9 +67,11 @@ class Tensor {
   bool requires_grad() const;
   Tensor& set_requires_grad(bool value);  // leaves only, floating dtypes only
   bool is_leaf() const;
-  Tensor grad() const;         // undefined if none
-  void set_grad(Tensor grad);  // undefined clears it
-  Tensor detach() const;       // the same storage outside the graph
+  Tensor grad() const;  // undefined if none
+  // Takes the handle (a copy where it is not dense); undefined clears it. Throws InvalidArgument
+  // unless it is floating, of this shape and device.
+  void set_grad(const Tensor& grad);
+  Tensor detach() const;  // the same storage outside the graph
   const std::shared_ptr<Node>& grad_fn() const;
 
   // The half-precision copy of a parameter that an optimizer keeps; autocast uses it instead of

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -178,10 +179,20 @@ SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& n
 }
 
 SafetensorsFile read_safetensors(const std::string& path) {
+  std::error_code error;
+  CHECK_ARG(!std::filesystem::is_directory(path, error), path, ": is a folder, not a file");
   std::ifstream in(path, std::ios::binary);
   CHECK_ARG(in, path, ": cannot be opened: ", std::strerror(errno));
-  std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  CHECK_ARG(!in.bad(), path, ": cannot be read: ", std::strerror(errno));
+  std::string bytes;
+  // In pieces: what the file system says of the size need not be true of a device or a pipe.
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  while (in) {
+    const size_t before = bytes.size();
+    bytes.resize(before + kPieceBytes);
+    in.read(bytes.data() + before, kPieceBytes);
+    bytes.resize(before + static_cast<size_t>(in.gcount()));
+  }
+  CHECK_ARG(in.eof() && !in.bad(), path, ": cannot be read: ", std::strerror(errno));
   return parse_safetensors(bytes, path);
 }
 
