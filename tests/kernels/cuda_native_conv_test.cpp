@@ -94,7 +94,7 @@ class NativeConv : public testing::Test {
                                       : static_cast<int64_t>((state >> 16) % uint64_t(numel));
       const Sampled expected = reference(i);
       const double allowed =
-          1.01 * unit * std::abs(expected.value) + 0x1p-24 + (step + 0x1p-21) * expected.magnitude;
+          1.01 * unit * std::abs(expected.value) + 0x1p-24 + (step + 0x1p-20) * expected.magnitude;
       ASSERT_NEAR(values[static_cast<size_t>(i)], expected.value, allowed)
           << tensor.describe() << " at " << i;
     }

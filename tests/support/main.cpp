@@ -4,7 +4,7 @@
 #include "kernels/register.h"
 
 int main(int argc, char** argv) {
+  headroom::register_kernels();  // first: the parameters of some tests are tensors
   testing::InitGoogleTest(&argc, argv);
-  headroom::register_kernels();
   return RUN_ALL_TESTS();
 }

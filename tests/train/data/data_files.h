@@ -25,7 +25,8 @@ using Bytes = std::vector<uint8_t>;
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headroom-XXXXXX").string();
+    const std::string name = "headroom-" + std::string(6, 'X');  // mkdtemp's placeholder
+    std::string pattern = (std::filesystem::temp_directory_path() / name).string();
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     root_ = pattern;
   }

@@ -1,0 +1,343 @@
+// Activation checkpointing: the second run is the first again, and leaves no trace of its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/ops.h"
+#include "core/tensor/generator.h"
+#include "nn/layers.h"
+
+namespace headroom {
+namespace {
+
+using Floats = std::vector<float>;
+
+Tensor leaf(const Floats& values, const Shape& shape) {
+  Tensor x = from_vector(values, shape);
+  x.set_requires_grad(true);
+  return x;
+}
+Tensor leaf(const Floats& values) { return leaf(values, {static_cast<int64_t>(values.size())}); }
+
+std::string message_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+int64_t allocated() { return memory_allocated(Device::cpu()); }
+
+// O25.
+TEST(Checkpoint, UpdatesRunningAveragesOnceAndBeforeBackward) {
+  const BatchNorm2d::Options options{.channels = 1};
+  const auto norm = std::make_shared<BatchNorm2d>(options);
+  const Tensor x = from_vector(Floats{3, 7}, {2, 1, 1, 1});
+  const Tensor y = checkpoint([&](const Tensor& in) { return (*norm)(in); }, x);
+  const auto expect_once = [&](const char* when) {
+    const auto buffers = norm->named_buffers();
+    EXPECT_NEAR(buffers[0].tensor.item(), 0.5, 1e-6) << when;
+    EXPECT_NEAR(buffers[1].tensor.item(), 1.7, 1e-6) << when;
+    EXPECT_EQ(norm->batches_tracked(), 1) << when;
+  };
+  expect_once("before backward");
+  backward(sum(mul(y, y)));
+  expect_once("after backward");
+  EXPECT_TRUE(norm->named_parameters()[0].tensor.grad().defined());
+}
+
+// O26.
+TEST(Checkpoint, DrawsTheSameDropoutMaskAgain) {
+  Tensor x = leaf(Floats(4096, 1));
+  manual_seed(123);
+  const Tensor y = checkpoint([](const Tensor& in) { return dropout(in, {.p = 0.3}); }, x);
+  const GeneratorState after = default_generator().state();
+  Tensor between = empty({10});
+  uniform_(between);  // what is drawn until backward is not drawn again
+  const GeneratorState later = default_generator().state();
+  EXPECT_EQ(later.offset, after.offset + 1);
+  backward(sum(y));
+  EXPECT_EQ(default_generator().state(), later);
+  EXPECT_EQ(x.grad().to_vector<float>(), y.to_vector<float>());
+  int zeros = 0;
+  for (const float v : y.to_vector<float>()) {
+    ASSERT_TRUE(v == 0.0f || v == 1.4285715f) << v;
+    zeros += v == 0;
+  }
+  EXPECT_NEAR(zeros / 4096.0, 0.3, 0.03);
+}
+
+// O27.
+TEST(Checkpoint, AnInputWithoutGradientStillTrainsWhatIsInside) {
+  const Tensor x = from_vector(Floats{1, 2}, {2});
+  Tensor w = leaf({3, 4});
+  const Tensor y = checkpoint([&](const Tensor& in) { return mul(in, w); }, x);
+  EXPECT_TRUE(y.requires_grad());
+  backward(sum(y));
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{1, 2}));
+}
+
+TEST(Checkpoint, NeedsNoGradientWhereNothingDoes) {
+  const Tensor y = checkpoint([](const Tensor& in) { return mul(in, 2); }, ones({2}));
+  EXPECT_FALSE(y.requires_grad());
+  Tensor w = leaf({3, 4});
+  const NoGrad no_grad;
+  EXPECT_FALSE(checkpoint([&](const Tensor& in) { return mul(in, w); }, ones({2})).requires_grad());
+}
+
+// O28. A ReLU in place as a block's first layer is the everyday form of it.
+TEST(Checkpoint, AFunctionThatWritesItsInputIsRefusedAtOnce) {
+  Tensor p = leaf({1, 2}), w = leaf({3, 3});
+  Tensor h = mul(p, 1);
+  const auto block = [&](const Tensor& in) {
+    Tensor x = in;
+    mul_(x, 2.0);
+    return mul(x, w);
+  };
+  const std::string message = message_of([&] { checkpoint(block, h); });
+  EXPECT_NE(message.find("in place"), std::string::npos) << message;
+  EXPECT_NE(message.find("clone"), std::string::npos) << message;
+  h = mul(p, 1);
+  const Tensor y = checkpoint([&](const Tensor& in) { return block(clone(in)); }, h);
+  backward(sum(y));
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{2, 4}));
+  EXPECT_EQ(p.grad().to_vector<float>(), (Floats{6, 6}));
+}
+
+TEST(Checkpoint, AnInputWrittenBeforeBackwardIsNoticed) {
+  Tensor p = leaf({1, 2}), w = leaf({3, 3});
+  Tensor h = mul(p, 1);
+  const Tensor y = checkpoint([&](const Tensor& in) { return mul(in, w); }, h);
+  {
+    const NoGrad no_grad;
+    fill_(h, 5);
+  }
+  EXPECT_NE(message_of([&] { backward(sum(y)); }).find("checkpoint"), std::string::npos);
+  EXPECT_FALSE(w.grad().defined());
+}
+
+// O29: 2049 is 2048 in f16.
+TEST(Checkpoint, RunsAgainUnderTheAutocastStateOfItsFirstRun) {
+  Tensor w = leaf({1}, {1, 1});
+  const Tensor x = full({1, 1}, 2049);
+  Tensor y;
+  {
+    const Autocast region(DType::f16);
+    y = checkpoint([&](const Tensor& in) { return linear(in, w); }, x);
+  }
+  EXPECT_EQ(y.item(), 2048);
+  backward(sum(cast(y, DType::f32)));
+  EXPECT_EQ(w.grad().item(), 2048);
+  EXPECT_FALSE(autocast_state().enabled);
+
+  // And an f32 run stays f32 when backward happens inside a region.
+  w.set_grad({});
+  y = checkpoint([&](const Tensor& in) { return linear(in, w); }, x);
+  const Autocast region(DType::f16);
+  backward(sum(y));
+  EXPECT_EQ(w.grad().item(), 2049);
+}
+
+TEST(Checkpoint, GivesTheGradientsOfThePlainRunBitForBit) {
+  manual_seed(1);
+  Tensor w1 = empty({16, 16}), w2 = empty({16, 16}), x = empty({8, 16});
+  for (Tensor* t : {&w1, &w2, &x}) {
+    normal_(*t);
+    t->set_requires_grad(true);
+  }
+  const auto block = [&](const Tensor& in) {
+    return tanh(linear(dropout(relu(linear(in, w1)), {.p = 0.2}), w2));
+  };
+  std::vector<Floats> plain;
+  for (const bool checkpointed : {false, true}) {
+    manual_seed(2);
+    for (Tensor* t : {&w1, &w2, &x}) t->set_grad({});
+    Tensor y = x;
+    for (int i = 0; i < 3; ++i) y = checkpointed ? checkpoint(block, y) : block(y);
+    backward(sum(mul(y, y)));
+    std::vector<Floats> now;
+    for (Tensor* t : {&w1, &w2, &x}) now.push_back(t->grad().to_vector<float>());
+    if (checkpointed) {
+      EXPECT_EQ(now, plain);
+    } else {
+      plain = now;
+    }
+  }
+}
+
+TEST(Checkpoint, KeepsItsInputAlone) {
+  constexpr int64_t kBytes = 4 << 16;
+  Tensor x = leaf(Floats(1 << 16, 0.1f));
+  const auto block = [](const Tensor& in) {
+    Tensor y = in;
+    for (int i = 0; i < 6; ++i) y = sigmoid(y);
+    return y;
+  };
+  const int64_t before = allocated();
+  const Tensor y = checkpoint(block, x);
+  EXPECT_EQ(allocated() - before, kBytes);  // the output
+  ASSERT_EQ(y.grad_fn()->saved().size(), 1u);
+  EXPECT_EQ(y.grad_fn()->saved()[0]->tensor.storage(), x.storage());
+}
+
+TEST(Checkpoint, HoldsNeitherItsSecondOutputNorTheGradientLongerThanNeeded) {
+  constexpr int64_t kBytes = 4 << 18;
+  Tensor x = leaf(Floats(1 << 18, 0.1f));
+  const Tensor y = checkpoint([](const Tensor& in) { return neg(neg(neg(in))); }, x);
+  const Tensor loss = sum(mul(y, 2));
+  reset_peak_memory_stats(Device::cpu());
+  const int64_t before = allocated();
+  backward(loss);
+  // The gradient of y and, while the function runs again, its three results, which are one
+  // expression; in backward the gradient alone, written over and over, which ends as x's.
+  EXPECT_LE(max_memory_allocated(Device::cpu()) - before, 4 * kBytes + 2 * kMinBlockBytes);
+  EXPECT_EQ(allocated() - before, kBytes);
+}
+
+TEST(Checkpoint, ChargesWhatFlowsThroughItAsTemporary) {
+  Tensor p = leaf(Floats(1 << 16, 0.1f));
+  const auto& parts = [] {
+    return allocator_of(Device::cpu()).stats().current_by_tag[static_cast<size_t>(Tag::gradient)];
+  };
+  const int64_t before = parts();
+  int64_t seen = -1;
+  struct Watch : Node {
+    std::function<void()> fn;
+    const char* name() const override { return "watch"; }
+    Tensor forward(const Tensor& x) { return add(x, 0.0).detach(); }
+    Grads backward(Tensor dy) override {
+      fn();
+      return {dy};
+    }
+  };
+  Watch watch;
+  watch.fn = [&] { seen = parts() - before; };
+  const Tensor h = apply(std::move(watch), mul(p, 1));
+  const Tensor y = checkpoint([](const Tensor& in) { return mul(in, 3); }, h);
+  backward(sum(y));
+  EXPECT_EQ(seen, 0);
+  EXPECT_EQ(p.grad().storage()->tag(), Tag::gradient);
+}
+
+TEST(Checkpoint, NestsAndCountsRunsOfTheInnerFunction) {
+  Tensor w = leaf({0.5f, 0.25f}), x = leaf({1, 2});
+  int inner_runs = 0;
+  const auto inner = [&](const Tensor& in) {
+    ++inner_runs;
+    return mul(tanh(mul(in, w)), w);
+  };
+  const auto outer = [&](const Tensor& in) {
+    return sigmoid(checkpoint(inner, checkpoint(inner, in)));
+  };
+  const Tensor y = checkpoint(outer, x);
+  EXPECT_EQ(inner_runs, 2);
+  backward(sum(y));
+  // The outer second run calls both again, and each inner one runs once more for its own tape.
+  EXPECT_EQ(inner_runs, 6);
+  EXPECT_FALSE(in_recomputation());
+  const Floats dw = w.grad().to_vector<float>(), dx = x.grad().to_vector<float>();
+  w.set_grad({});
+  x.set_grad({});
+  backward(sum(sigmoid(inner(inner(x)))));
+  EXPECT_EQ(dw, w.grad().to_vector<float>());
+  EXPECT_EQ(dx, x.grad().to_vector<float>());
+}
+
+TEST(Checkpoint, AnExceptionInTheFunctionPassesAndLeavesModesAlone) {
+  Tensor x = leaf({1, 2});
+  const int64_t before = allocated();
+  const GeneratorState random = default_generator().state();
+  EXPECT_THROW(checkpoint([](const Tensor&) -> Tensor { throw DeviceError("first"); }, x),
+               DeviceError);
+  EXPECT_TRUE(grad_enabled());
+  int runs = 0;
+  {
+    const Tensor y = checkpoint(
+        [&](const Tensor& in) {
+          if (++runs == 2) throw DeviceError("second");
+          return mul(in, 2);
+        },
+        x);
+    EXPECT_EQ(message_of([&] { backward(sum(y)); }), "second");
+  }
+  EXPECT_TRUE(grad_enabled());
+  EXPECT_FALSE(in_recomputation());
+  EXPECT_FALSE(autocast_state().enabled);
+  EXPECT_EQ(default_generator().state(), random);
+  EXPECT_EQ(allocated(), before);
+}
+
+TEST(Checkpoint, AFunctionWhoseSecondRunDiffersIsNamed) {
+  Tensor x = leaf({1, 2, 3, 4});
+  int runs = 0;
+  const Tensor y = checkpoint(
+      [&](const Tensor& in) { return ++runs == 1 ? mul(in, 2) : sum(in, {.keep_dims = true}); }, x);
+  const std::string message = message_of([&] { backward(sum(y)); });
+  EXPECT_NE(message.find("checkpoint"), std::string::npos) << message;
+  EXPECT_NE(message.find("[4]"), std::string::npos) << message;
+}
+
+TEST(Checkpoint, ReturningTheInputOrATensorOfOthersLeavesThatTensorAlone) {
+  Tensor x = leaf({1, 2}), w = leaf({3, 4});
+  Tensor y = checkpoint([](const Tensor& in) { return in; }, x);
+  EXPECT_TRUE(x.is_leaf());
+  backward(sum(mul(y, 5)));
+  EXPECT_EQ(x.grad().to_vector<float>(), (Floats{5, 5}));
+  y = checkpoint([&](const Tensor&) { return w; }, x);
+  EXPECT_TRUE(w.is_leaf()) << "a parameter has become the output of an op";
+  const Tensor constant = ones({2});
+  y = checkpoint(
+      [&](const Tensor& in) {
+        mul(in, 2);
+        return constant;
+      },
+      x);
+  EXPECT_FALSE(constant.requires_grad());
+}
+
+TEST(Checkpoint, RunsAgainForEachBackwardOfAKeptGraph) {
+  Tensor x = leaf({1, 2});
+  int runs = 0;
+  const Tensor y = sum(checkpoint(
+      [&](const Tensor& in) {
+        ++runs;
+        return mul(in, in);
+      },
+      x));
+  backward(y, {}, {.retain_graph = true});
+  backward(y);
+  EXPECT_EQ(runs, 3);
+  EXPECT_EQ(x.grad().to_vector<float>(), (Floats{4, 8}));
+  EXPECT_THROW(backward(y), Error);
+}
+
+// The input of a block is often a norm's output, which is kept by its recipe.
+TEST(Checkpoint, TakesAnInputThatIsMadeAgain) {
+  Tensor x = leaf({1, 5, 2, 8}, {4, 1}), gamma = leaf({2}), beta = leaf({0.5f}), w = leaf({3});
+  const auto run = [&](bool checkpointed) {
+    for (Tensor* t : {&x, &gamma, &beta, &w}) t->set_grad({});
+    const Tensor h = batch_norm(x, {gamma, beta, {}, {}}, {.relu = true});
+    const auto block = [&](const Tensor& in) { return tanh(mul(in, w)); };
+    backward(sum(checkpointed ? checkpoint(block, h) : block(h)));
+    std::vector<Floats> out;
+    for (Tensor* t : {&x, &gamma, &beta, &w}) out.push_back(t->grad().to_vector<float>());
+    return out;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(Checkpoint, OfHalfActivationsPassesHalfGradients) {
+  Tensor x = full({4}, 0.5, {DType::f16});
+  x.set_requires_grad(true);
+  const Tensor y = checkpoint([](const Tensor& in) { return mul(in, in); }, mul(x, 1));
+  EXPECT_EQ(y.dtype(), DType::f16);
+  backward(sum(cast(y, DType::f32)));
+  EXPECT_EQ(x.grad().to_vector<float>(), Floats(4, 1));
+}
+
+}  // namespace
+}  // namespace headroom

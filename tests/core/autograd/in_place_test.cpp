@@ -1,0 +1,266 @@
+// In-place ops: what is allowed, what is refused, and that a stale saved tensor is always noticed.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/ops.h"
+
+namespace headroom {
+namespace {
+
+using Floats = std::vector<float>;
+
+Tensor leaf(const Floats& values) {
+  Tensor x = from_vector(values, {static_cast<int64_t>(values.size())});
+  x.set_requires_grad(true);
+  return x;
+}
+
+std::string message_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+void expect_says(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' in: " << message;
+  }
+}
+
+// O30.
+TEST(InPlace, AnAddOverASavedReluOutputIsNoticed) {
+  Tensor x = leaf({-1, 2});
+  Tensor a = mul(x, 1);
+  relu_(a);
+  add_(a, from_vector(Floats{5, -3}, {2}));
+  EXPECT_EQ(a.to_vector<float>(), (Floats{5, -1}));
+  expect_says(message_of([&] { backward(sum(a)); }),
+              {"relu", "f32[2]", "in place", "version 1", "version 2"});
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(InPlace, AnAddBeforeTheReluIsFine) {
+  Tensor x = leaf({-1, 2});
+  Tensor a = mul(x, 3);
+  add_(a, from_vector(Floats{5, -3}, {2}));
+  relu_(a);
+  backward(sum(a));
+  EXPECT_EQ(x.grad().to_vector<float>(), (Floats{3, 3}));
+}
+
+// O31.
+TEST(InPlace, OnALeafIsRefusedAndChangesNothing) {
+  Tensor w = leaf({1, 2});
+  expect_says(message_of([&] { add_(w, 1.0); }), {"add", "leaf", "no_grad"});
+  EXPECT_THROW(relu_(w), InvalidArgument);
+  EXPECT_THROW(fill_(w, 3), InvalidArgument);
+  EXPECT_THROW(copy_(w, zeros({2})), InvalidArgument);
+  EXPECT_THROW(mul_(w, ones({2})), InvalidArgument);
+  EXPECT_THROW(uniform_(w), InvalidArgument);
+  EXPECT_EQ(w.to_vector<float>(), (Floats{1, 2}));
+  EXPECT_EQ(w.storage()->version(), 0);
+}
+
+TEST(InPlace, OnALeafUnderNoGradIsNoticedByAnEarlierGraph) {
+  Tensor w = leaf({1, 2});
+  const Tensor y = sum(mul(w, w));
+  {
+    const NoGrad no_grad;
+    add_(w, 1.0);
+  }
+  EXPECT_EQ(w.to_vector<float>(), (Floats{2, 3}));
+  EXPECT_TRUE(w.is_leaf());
+  expect_says(message_of([&] { backward(y); }), {"mul", "in place", "version 0", "version 1"});
+}
+
+TEST(InPlace, OnATensorThatNobodySavedIsFine) {
+  Tensor w = leaf({1, 2});
+  Tensor y = add(w, 1.0);  // keeps nothing
+  mul_(y, 3.0);
+  add_(y, y.detach());
+  backward(sum(y));
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{3, 3}));
+}
+
+TEST(InPlace, MakesAPlainTensorPartOfTheGraph) {
+  Tensor x = ones({2});
+  Tensor w = leaf({3, 4});
+  mul_(x, w);
+  EXPECT_FALSE(x.is_leaf());
+  add_(x, w);
+  backward(sum(x));
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{2, 2}));
+}
+
+TEST(InPlace, TheSecondFactorIsNoticedWhenItIsOverwritten) {
+  Tensor w = leaf({3, 4});
+  Tensor x = mul(w, 1.0);
+  Tensor b = full({2}, 2);
+  mul_(x, b);
+  fill_(b, 100);
+  expect_says(message_of([&] { backward(sum(x)); }), {"mul", "in place"});
+}
+
+TEST(InPlace, AFactorWithAGradientGetsTheOldContents) {
+  Tensor w = leaf({3, 4}), v = leaf({1, 2});
+  Tensor x = mul(w, 1.0);
+  mul_(x, v);  // dv needs x as it was
+  backward(sum(x));
+  EXPECT_EQ(v.grad().to_vector<float>(), (Floats{3, 4}));
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{1, 2}));
+}
+
+TEST(InPlace, OverwritingCutsTheOldGraphAndKeepsTheNewOne) {
+  Tensor old = leaf({1, 2}), fresh = leaf({5, 6});
+  Tensor x = mul(old, 2);
+  copy_(x, mul(fresh, 3));
+  backward(sum(x));
+  EXPECT_EQ(fresh.grad().to_vector<float>(), (Floats{3, 3}));
+  EXPECT_FALSE(old.grad().defined());
+  Tensor filled = mul(old, 2);
+  fill_(filled, 7);
+  backward(sum(add(filled, mul(old, 1))));
+  EXPECT_EQ(old.grad().to_vector<float>(), (Floats{1, 1}));
+}
+
+TEST(InPlace, OnViewsAndTheirBasesIsRefusedWhileGradientsAreRecorded) {
+  Tensor w = from_vector(Floats{1, 2, 3, 4}, {2, 2});
+  w.set_requires_grad(true);
+  Tensor x = mul(w, 1);
+  Tensor row = slice(x, 0, 0, 1);
+  expect_says(message_of([&] { relu_(row); }), {"view", "clone"});
+  expect_says(message_of([&] { relu_(x); }), {"views"});
+  const NoGrad no_grad;
+  relu_(row);
+  EXPECT_EQ(x.storage()->version(), 1);
+}
+
+TEST(InPlace, AWriteThroughAViewIsNoticed) {
+  Tensor w = from_vector(Floats{1, 2, 3, 4}, {2, 2});
+  w.set_requires_grad(true);
+  Tensor x = mul(w, 1);
+  const Tensor y = sum(mul(x, x));
+  {
+    const NoGrad no_grad;
+    Tensor row = slice(x, 0, 0, 1);
+    fill_(row, 9);
+  }
+  EXPECT_NE(message_of([&] { backward(y); }).find("in place"), std::string::npos);
+}
+
+// x += transpose(x) would read what it has just written.
+TEST(InPlace, AnOperandThatOverlapsTheResultOtherwiseIsRefused) {
+  Tensor x = from_vector(Floats{1, 2, 3, 4}, {2, 2});
+  expect_says(message_of([&] { add_(x, transpose(x, 0, 1)); }), {"add_", "overlap", "clone"});
+  Tensor row = slice(x, 0, 0, 1);
+  EXPECT_THROW(mul_(x, row), InvalidArgument);
+  EXPECT_THROW(copy_(x, transpose(x, 0, 1)), InvalidArgument);
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1, 2, 3, 4}));
+  add_(x, x);  // element by element it is the same place
+  EXPECT_EQ(x.to_vector<float>(), (Floats{2, 4, 6, 8}));
+  mul_(row, slice(x, 0, 1, 2));  // another row
+  EXPECT_EQ(x.to_vector<float>(), (Floats{12, 32, 6, 8}));
+}
+
+TEST(InPlace, AnIntegerOperandIsRefused) {
+  Tensor x = ones({2});
+  EXPECT_THROW(add_(x, ones({2}, {DType::i64})), InvalidArgument);
+  Tensor counts = zeros({2}, {DType::i64});
+  EXPECT_THROW(relu_(counts), InvalidArgument);
+}
+
+TEST(InPlace, KeepsTheDtypeAndTheShapeOfItsTarget) {
+  Tensor x = ones({2}, {DType::f16});
+  add_(x, full({1}, 0.5));
+  EXPECT_EQ(x.dtype(), DType::f16);
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1.5, 1.5}));
+  EXPECT_THROW(add_(x, ones({3, 2})), InvalidArgument);
+}
+
+TEST(InPlace, HasTheGradientsOfItsOutOfPlaceForm) {
+  const Floats values = {-1.5f, -0.25f, 0.75f, 2};
+  struct Pair {
+    const char* name;
+    std::function<Tensor(const Tensor&)> plain;
+    std::function<void(Tensor&)> in_place;
+  };
+  const std::vector<Pair> pairs = {
+      {"relu", [](const Tensor& x) { return relu(x); }, [](Tensor& x) { relu_(x); }},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.1); },
+       [](Tensor& x) { leaky_relu_(x, 0.1); }},
+      {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](Tensor& x) { sigmoid_(x); }},
+      {"tanh", [](const Tensor& x) { return tanh(x); }, [](Tensor& x) { tanh_(x); }},
+      {"exp", [](const Tensor& x) { return exp(x); }, [](Tensor& x) { exp_(x); }},
+      {"neg", [](const Tensor& x) { return neg(x); }, [](Tensor& x) { neg_(x); }},
+      {"div", [](const Tensor& x) { return div(x, full({4}, 3)); },
+       [](Tensor& x) { div_(x, full({4}, 3)); }},
+      {"sub", [](const Tensor& x) { return sub(x, full({4}, 3)); },
+       [](Tensor& x) { sub_(x, full({4}, 3)); }},
+  };
+  for (const Pair& pair : pairs) {
+    Tensor a = leaf(values), b = leaf(values);
+    const Tensor y = pair.plain(mul(a, 1));
+    Tensor z = mul(b, 1);
+    const void* address = z.view().data;
+    pair.in_place(z);
+    EXPECT_EQ(z.view().data, address) << pair.name;
+    EXPECT_EQ(z.to_vector<float>(), y.to_vector<float>()) << pair.name;
+    backward(sum(mul(y, 2)));
+    backward(sum(mul(z, 2)));
+    EXPECT_EQ(b.grad().to_vector<float>(), a.grad().to_vector<float>()) << pair.name;
+  }
+}
+
+TEST(InPlace, ReluTakesNoMemoryOfItsOwn) {
+  Tensor x = leaf(Floats(1 << 16, 1));
+  const int64_t before = memory_allocated(Device::cpu());
+  Tensor y = mul(x, 2);
+  relu_(y);
+  EXPECT_EQ(memory_allocated(Device::cpu()) - before, 4 << 16);
+}
+
+// O65.
+TEST(InPlace, ReluAfterBatchNormIsLegal) {
+  const auto run = [](bool in_place, Floats* dx, Floats* dgamma, Floats* dbeta) {
+    Tensor x = from_vector(Floats{1, 5, 2, 8}, {4, 1});
+    x.set_requires_grad(true);
+    Tensor gamma = leaf({2}), beta = leaf({0});
+    Tensor y = batch_norm(x, {gamma, beta, {}, {}});
+    reset_peak_memory_stats(Device::cpu());
+    const int64_t before = memory_allocated(Device::cpu());
+    if (in_place) {
+      relu_(y);
+    } else {
+      y = relu(y);
+    }
+    const int64_t more = max_memory_allocated(Device::cpu()) - before;
+    EXPECT_EQ(more, in_place ? 0 : kMinBlockBytes) << "one activation less in place";
+    const Floats out = y.to_vector<float>();
+    EXPECT_EQ(out[0], 0.0f);
+    EXPECT_NEAR(out[1], 0.7302963, 1e-6);
+    EXPECT_EQ(out[2], 0.0f);
+    EXPECT_NEAR(out[3], 2.921185, 2e-6);
+    backward(y, from_vector(Floats{1, 2, 3, 4}, {4, 1}));
+    *dx = x.grad().to_vector<float>();
+    *dgamma = gamma.grad().to_vector<float>();
+    *dbeta = beta.grad().to_vector<float>();
+  };
+  Floats dx, dgamma, dbeta, dx_plain, dgamma_plain, dbeta_plain;
+  run(true, &dx, &dgamma, &dbeta);
+  run(false, &dx_plain, &dgamma_plain, &dbeta_plain);
+  const double wanted[] = {0.2190871, -0.07302904, -0.21909, 0.07303196};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(dx[i], wanted[i], 1e-6);
+  EXPECT_NEAR(dgamma[0], 6.572666, 1e-5);
+  EXPECT_NEAR(dbeta[0], 6, 1e-6);
+  EXPECT_EQ(dx, dx_plain);
+  EXPECT_EQ(dgamma, dgamma_plain);
+  EXPECT_EQ(dbeta, dbeta_plain);
+}
+
+}  // namespace
+}  // namespace headroom

@@ -1,0 +1,41 @@
+// Calls that ops must refuse, as data: which op, what its message says, and the call.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/ops.h"
+
+namespace headroom::testing_ops {
+
+struct Refusal {
+  std::string name;      // of the case
+  std::string op;        // how the message begins, before the colon
+  std::string mentions;  // what it also says
+  std::function<void()> call;
+};
+
+inline const Device kElsewhere = Device::meta(DeviceType::cuda);
+
+inline Tensor f32(const Shape& shape) { return ones(shape); }
+inline Tensor f16(const Shape& shape) { return ones(shape, {DType::f16}); }
+inline Tensor i64(const Shape& shape) { return zeros(shape, {DType::i64}); }
+inline Tensor away(const Shape& shape) { return ones(shape, {DType::f32, kElsewhere}); }
+inline Tensor leaf(const Shape& shape) { return ones(shape).set_requires_grad(true); }
+
+inline BatchNormState scaled_by(const Tensor& gamma) { return {gamma, {}, {}, {}}; }
+
+// One in-place call on a copy of the handle.
+template <class Fn>
+std::function<void()> on(Tensor x, Fn fn) {
+  return [x, fn]() mutable { fn(x); };
+}
+
+std::vector<Refusal> shape_refusals();  // shapes, axes, windows, labels
+std::vector<Refusal> value_refusals();  // options out of range, in-place ops where they may not be
+std::vector<Refusal> dtype_refusals();
+std::vector<Refusal> device_refusals();
+
+}  // namespace headroom::testing_ops

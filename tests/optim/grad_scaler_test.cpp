@@ -1,0 +1,175 @@
+// The loss scaler, alone and with an optimizer.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/ops.h"
+#include "optim/optimizer.h"
+
+namespace headroom {
+namespace {
+
+using Floats = std::vector<float>;
+
+Tensor leaf(double value) {
+  Tensor w = full({1}, value);
+  w.set_requires_grad(true);
+  return w;
+}
+
+SgdOptions plain(double lr) {
+  SgdOptions out;
+  out.lr = lr;
+  return out;
+}
+
+// O08.
+TEST(GradScaler, GrowsAfterCleanStepsInARowAndBacksOffAfterEveryBadOne) {
+  GradScaler scaler({.init_scale = 1024, .growth_interval = 3}, Device::cpu());
+  const std::string steps = "FFXFFFFXXFFF";
+  const double scales[] = {1024, 1024, 512, 512, 512, 1024, 1024, 512, 256, 256, 256, 512};
+  const int64_t trackers[] = {1, 2, 0, 1, 2, 0, 1, 0, 0, 1, 2, 0};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    scaler.update(steps[i] == 'X');
+    EXPECT_EQ(scaler.current_scale(), scales[i]) << "step " << i;
+    EXPECT_EQ(scaler.growth_tracker(), trackers[i]) << "step " << i;
+  }
+}
+
+// O09.
+TEST(GradScaler, RestsAtAFloorAndAtACeiling) {
+  GradScaler scaler({}, Device::cpu());
+  Tensor w = leaf(0);
+  Sgd optimizer({{.parameters = {w}}}, plain(1));
+  for (int i = 0; i < 200; ++i) {
+    w.set_grad(full({1}, INFINITY));
+    optimizer.step({.scaler = &scaler});
+    ASSERT_GT(scaler.current_scale(), 0);
+    ASSERT_TRUE(std::isfinite(1 / static_cast<float>(scaler.current_scale())));
+  }
+  EXPECT_EQ(scaler.current_scale(), 0x1p-24);
+  optimizer.zero_grad();
+  backward(mul(w, 1), scaler.seed());
+  optimizer.step({.scaler = &scaler});
+  EXPECT_EQ(w.item(), -1);
+  GradScaler grows({.init_scale = 0x1p40, .growth_interval = 1}, Device::cpu());
+  for (int i = 0; i < 10; ++i) grows.update(false);
+  EXPECT_EQ(grows.current_scale(), 0x1p40);
+}
+
+// O07.
+TEST(GradScaler, OneBadMicroBatchSkipsTheWindowAndHalvesOnce) {
+  GradScaler scaler({}, Device::cpu());
+  Tensor w = leaf(1);
+  Adam optimizer({{.parameters = {w}}}, {.lr = 0.1});
+  optimizer.set_schedule({0.1f, 0.05f});
+  const auto window = [&](const Floats& gradients) {
+    for (const float g : gradients) backward(mul(w, g), scaler.seed(0.25));
+    optimizer.step({.scaler = &scaler});
+    optimizer.zero_grad();
+  };
+  window({1, INFINITY, 1, 1});
+  EXPECT_EQ(w.item(), 1);
+  EXPECT_EQ(optimizer.applied_steps(), 0);
+  EXPECT_TRUE(optimizer.last_step_skipped());
+  EXPECT_EQ(scaler.current_scale(), 32768);
+  EXPECT_FALSE(w.grad().defined());
+  window({2, 2, 2, 2});
+  EXPECT_NEAR(w.item(), 0.9, 1e-6);
+  EXPECT_EQ(optimizer.applied_steps(), 1);
+  EXPECT_FALSE(optimizer.last_step_skipped());
+  EXPECT_EQ(optimizer.last_lr(), 0.1f);
+  EXPECT_EQ(scaler.current_scale(), 32768);
+}
+
+// O12: 2e-8 lies below the smallest half.
+TEST(GradScaler, RescuesGradientsThatVanishInHalf) {
+  const double gradient = 2e-8;
+  for (const bool scaled : {false, true}) {
+    GradScaler scaler({}, Device::cpu());
+    Tensor w = leaf(0);
+    Sgd optimizer({{.parameters = {w}}}, plain(1));
+    // The gradient passes a half tensor on its way to the weight.
+    const Tensor y = mul(cast(cast(w, DType::f16), DType::f32), gradient);
+    if (scaled) {
+      backward(scaler.scale(y));
+      EXPECT_NEAR(w.grad().item(), 0.00131034851, 1e-11);
+      optimizer.unscale(scaler);
+      EXPECT_NEAR(w.grad().item(), 1.9994332e-8, 1e-15);
+      optimizer.step({.scaler = &scaler});
+      EXPECT_NEAR(w.item(), -1.9994332e-8, 1e-15) << "divided twice, or not at all";
+    } else {
+      backward(y);
+      EXPECT_EQ(w.grad().item(), 0);
+    }
+  }
+}
+
+TEST(GradScaler, UnscalesOnceAndForItsOwnScaler) {
+  GradScaler scaler({.init_scale = 8}, Device::cpu()), other({}, Device::cpu());
+  Tensor w = leaf(0);
+  Sgd optimizer({{.parameters = {w}}}, plain(1));
+  w.set_grad(full({1}, 16));
+  optimizer.unscale(scaler);
+  EXPECT_EQ(w.grad().item(), 2);
+  EXPECT_THROW(optimizer.unscale(scaler), InvalidArgument);
+  EXPECT_THROW(optimizer.step({.scaler = &other}), InvalidArgument);
+  EXPECT_THROW(optimizer.step(), InvalidArgument);
+  EXPECT_EQ(w.item(), 0);
+  optimizer.step({.scaler = &scaler});
+  EXPECT_EQ(w.item(), -2);
+  optimizer.zero_grad();
+  w.set_grad(full({1}, 16));
+  optimizer.step({.scaler = &scaler});  // not unscaled this time
+  EXPECT_EQ(w.item(), -4);
+}
+
+TEST(GradScaler, UnscaledOverflowStillSkips) {
+  GradScaler scaler({.init_scale = 8}, Device::cpu());
+  Tensor w = leaf(5);
+  Sgd optimizer({{.parameters = {w}}}, plain(1));
+  w.set_grad(full({1}, NAN));
+  optimizer.unscale(scaler);
+  optimizer.step({.scaler = &scaler});
+  EXPECT_EQ(w.item(), 5);
+  EXPECT_EQ(scaler.current_scale(), 4);
+}
+
+// O60 (b).
+TEST(GradScaler, StateSurvives) {
+  GradScaler first({.init_scale = 4096, .growth_interval = 3}, Device::cpu());
+  first.update(false);
+  first.update(false);
+  GradScaler second({.growth_interval = 3}, Device::cpu());
+  second.set_state(first.current_scale(), first.growth_tracker());
+  EXPECT_EQ(second.growth_tracker(), 2);
+  second.update(false);
+  EXPECT_EQ(second.current_scale(), 8192);
+}
+
+TEST(GradScaler, RefusesSettingsOutOfRange) {
+  const Device cpu = Device::cpu();
+  EXPECT_THROW(GradScaler({.init_scale = 0}, cpu), InvalidArgument);
+  EXPECT_THROW(GradScaler({.init_scale = INFINITY}, cpu), InvalidArgument);
+  EXPECT_THROW(GradScaler({.init_scale = std::nan("")}, cpu), InvalidArgument);
+  EXPECT_THROW(GradScaler({.growth_factor = 1}, cpu), InvalidArgument);
+  EXPECT_THROW(GradScaler({.backoff_factor = 1}, cpu), InvalidArgument);
+  EXPECT_THROW(GradScaler({.growth_interval = 0}, cpu), InvalidArgument);
+  GradScaler scaler({}, cpu);
+  EXPECT_THROW(scaler.set_state(1024, -1), InvalidArgument);
+  EXPECT_EQ(scaler.current_scale(), 65536);
+}
+
+TEST(GradScaler, ScalesTheLossInsideTheGraphOrByItsSeed) {
+  GradScaler scaler({.init_scale = 1024}, Device::cpu());
+  Tensor w = leaf(3);
+  backward(scaler.scale(mul(w, 2)));
+  EXPECT_EQ(w.grad().item(), 2048);
+  w.set_grad({});
+  backward(mul(w, 2), scaler.seed(0.25));
+  EXPECT_EQ(w.grad().item(), 512);
+}
+
+}  // namespace
+}  // namespace headroom

@@ -1,0 +1,407 @@
+// SGD, Adam and AdamW as a user sees them: traces worked out by hand, groups, parameters without
+// gradients or that join late, clipping, half copies.
+#include "optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/ops.h"
+
+namespace headroom {
+namespace {
+
+using Floats = std::vector<float>;
+
+Tensor leaf(const Floats& values, DType dtype = DType::f32) {
+  Tensor w = from_vector(values, {static_cast<int64_t>(values.size())}, {dtype});
+  w.set_requires_grad(true);
+  return w;
+}
+
+void set_gradient(Tensor& w, const Floats& values, DType dtype = DType::f32) {
+  w.set_grad(from_vector(values, w.shape(), {dtype}));
+}
+
+void step_with(Optimizer& optimizer, Tensor& w, const Floats& gradient,
+               const StepOptions& options = {}) {
+  optimizer.zero_grad();
+  set_gradient(w, gradient);
+  optimizer.step(options);
+}
+
+SgdOptions sgd(double lr, double momentum = 0) {
+  SgdOptions out;
+  out.lr = lr;
+  out.momentum = momentum;
+  return out;
+}
+
+AdamOptions adam(double lr, bool decoupled = false) {
+  AdamOptions out;
+  out.lr = lr;
+  out.decoupled = decoupled;
+  return out;
+}
+
+// O45.
+TEST(Sgd, LeavesItsFirstStepUndampened) {
+  Tensor w = leaf({1});
+  SgdOptions options = sgd(0.1, 0.9);
+  options.dampening = 0.5;
+  Sgd optimizer({{.parameters = {w}}}, options);
+  for (const double wanted : {0.9, 0.76, 0.584}) {
+    step_with(optimizer, w, {1});
+    EXPECT_NEAR(w.item(), wanted, 1e-6);
+  }
+}
+
+TEST(Sgd, DecaysWithoutMomentumToo) {
+  Tensor w = leaf({2});
+  Sgd optimizer({{.parameters = {w}, .weight_decay = 0.01}}, sgd(0.1));
+  for (const double wanted : {1.948, 1.896052, 1.844155948}) {
+    step_with(optimizer, w, {0.5});
+    EXPECT_NEAR(w.item(), wanted, 1e-6);
+  }
+}
+
+TEST(Sgd, NesterovLooksAhead) {
+  Tensor w = leaf({1});
+  SgdOptions options = sgd(0.1, 0.9);
+  options.nesterov = true;
+  Sgd optimizer({{.parameters = {w}}}, options);
+  // buf = 1, 1.9; update = g + 0.9 buf = 1.9, 2.71.
+  for (const double wanted : {0.81, 0.539}) {
+    step_with(optimizer, w, {1});
+    EXPECT_NEAR(w.item(), wanted, 1e-6);
+  }
+}
+
+TEST(Sgd, MaximizesWhenAsked) {
+  Tensor w = leaf({1});
+  SgdOptions options = sgd(0.1);
+  options.maximize = true;
+  Sgd optimizer({{.parameters = {w}}}, options);
+  step_with(optimizer, w, {2});
+  EXPECT_NEAR(w.item(), 1.2, 1e-6);
+}
+
+TEST(Sgd, RefusesSettingsOutOfRange) {
+  Tensor w = leaf({1});
+  const std::vector<ParameterGroup> groups = {{.parameters = {w}}};
+  EXPECT_THROW(Sgd(groups, sgd(-0.1)), InvalidArgument);
+  EXPECT_THROW(Sgd(groups, sgd(std::nan(""))), InvalidArgument);
+  EXPECT_THROW(Sgd(groups, sgd(0.1, -1)), InvalidArgument);
+  SgdOptions nesterov = sgd(0.1);
+  nesterov.nesterov = true;
+  EXPECT_THROW(Sgd(groups, nesterov), InvalidArgument);
+  EXPECT_THROW(Sgd({{.parameters = {w}, .weight_decay = -1}}, sgd(0.1)), InvalidArgument);
+}
+
+// O46.
+TEST(Adam, DecayInTheGradientAndDecoupledDecayDiffer) {
+  for (const bool decoupled : {false, true}) {
+    Tensor w = leaf({1});
+    Adam optimizer({{.parameters = {w}, .weight_decay = 0.5}}, adam(0.1, decoupled));
+    const std::vector<double> wanted = decoupled ? std::vector<double>{0.85, 0.7075, 0.572125}
+                                                 : std::vector<double>{0.9, 0.8003208, 0.7012228};
+    for (const double value : wanted) {
+      step_with(optimizer, w, {0.1f});
+      EXPECT_NEAR(w.item(), value, 1e-6) << decoupled;
+    }
+  }
+}
+
+// O47.
+TEST(Adam, HalfParametersWithZeroGradientsStayBitForBit) {
+  Tensor w = leaf({1, -2, 0.5}, DType::f16);
+  Adam optimizer({{.parameters = {w}}}, adam(1e-3));
+  for (int i = 0; i < 3; ++i) {
+    step_with(optimizer, w, {0, 0, 0});
+    EXPECT_EQ(w.to_vector<float>(), (Floats{1, -2, 0.5}));
+  }
+}
+
+TEST(Adam, RefusesSettingsOutOfRange) {
+  Tensor w = leaf({1});
+  const std::vector<ParameterGroup> groups = {{.parameters = {w}}};
+  AdamOptions options = adam(0.1);
+  options.beta1 = 1;
+  EXPECT_THROW(Adam(groups, options), InvalidArgument);
+  options = adam(0.1);
+  options.eps = -1;
+  EXPECT_THROW(Adam(groups, options), InvalidArgument);
+}
+
+TEST(Adam, InF64IsExactToF64) {
+  Tensor w = leaf({1}, DType::f64);
+  Adam optimizer({{.parameters = {w}}}, adam(0.125));
+  optimizer.zero_grad();
+  w.set_grad(from_vector(std::vector<double>{0.3}, {1}, {DType::f64}));
+  optimizer.step();
+  EXPECT_NEAR(w.to_vector<double>()[0], 1 - 0.125 * 0.3 / (0.3 + 1e-8), 1e-7);
+  EXPECT_EQ(optimizer.state_dict()[0].tensor.dtype(), DType::f64);
+}
+
+TEST(Optimizer, RefusesWhatItCannotTrain) {
+  EXPECT_THROW(Sgd({}, sgd(0.1)), InvalidArgument);
+  EXPECT_THROW(Sgd({{.parameters = {}}}, sgd(0.1)), InvalidArgument);
+  EXPECT_THROW(Sgd({{.parameters = {Tensor()}}}, sgd(0.1)), InvalidArgument);
+  EXPECT_THROW(Sgd({{.parameters = {ones({1})}}}, sgd(0.1)), InvalidArgument);
+  Tensor w = leaf({1});
+  EXPECT_THROW(Sgd({{.parameters = {mul(w, 2)}}}, sgd(0.1)), InvalidArgument);
+  Tensor there = ones({1}, {DType::f32, Device::meta(DeviceType::cpu)});
+  there.set_requires_grad(true);
+  EXPECT_THROW(Sgd({{.parameters = {w, there}}}, sgd(0.1)), InvalidArgument);
+}
+
+// O11.
+TEST(Optimizer, LeavesParametersWithoutAGradientAloneAndHonoursGroups) {
+  Tensor a = leaf({2}), b = leaf({2});
+  Sgd with_momentum({{.parameters = {a, b}, .weight_decay = 0.5}}, sgd(0.1, 0.9));
+  set_gradient(b, {0});
+  with_momentum.step({.clip_norm = 10});
+  EXPECT_EQ(a.item(), 2);
+  EXPECT_NEAR(b.item(), 1.9, 1e-6);
+  Tensor c = leaf({1}), d = leaf({1});
+  Sgd grouped({{.parameters = {c}}, {.parameters = {d}, .weight_decay = 0.5}}, sgd(0.1));
+  for (int i = 0; i < 3; ++i) {
+    set_gradient(c, {0});
+    set_gradient(d, {0});
+    grouped.step();
+  }
+  EXPECT_EQ(c.item(), 1);
+  EXPECT_NEAR(d.item(), 0.857375, 1e-6);
+}
+
+TEST(Optimizer, AGroupsRateIsAFactorOfTheCommonOne) {
+  Tensor a = leaf({1}), b = leaf({1});
+  Sgd optimizer({{.parameters = {a}}, {.parameters = {b}, .lr_factor = 0.5}}, sgd(0.1));
+  set_gradient(a, {1});
+  set_gradient(b, {1});
+  optimizer.step();
+  EXPECT_NEAR(a.item(), 0.9, 1e-6);
+  EXPECT_NEAR(b.item(), 0.95, 1e-6);
+}
+
+TEST(Optimizer, DecayGroupsSpareVectors) {
+  Tensor matrix = ones({2, 2}), bias = ones({2});
+  matrix.set_requires_grad(true);
+  bias.set_requires_grad(true);
+  const auto groups = decay_groups({bias, matrix}, 0.1);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  EXPECT_EQ(groups[0].parameters[0].impl(), matrix.impl());
+  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_EQ(decay_groups({bias}, 0.1).size(), 1u);
+}
+
+TEST(Optimizer, AStepWithoutAnyGradientDoesNothing) {
+  Tensor w = leaf({1});
+  Adam optimizer({{.parameters = {w}}}, adam(0.1));
+  optimizer.step();
+  EXPECT_EQ(optimizer.applied_steps(), 0);
+  EXPECT_EQ(w.item(), 1);
+  EXPECT_EQ(w.storage()->version(), 0);
+}
+
+TEST(Optimizer, TheRateComesFromTheTableByAppliedSteps) {
+  Tensor w = leaf({0});
+  Sgd optimizer({{.parameters = {w}}}, sgd(1));
+  optimizer.set_schedule({0.5, 0.25});
+  for (const double wanted : {-0.5, -0.75, -1.0}) {  // the last entry stays
+    step_with(optimizer, w, {1});
+    EXPECT_NEAR(w.item(), wanted, 1e-6);
+  }
+  EXPECT_EQ(optimizer.last_lr(), 0.25);
+  optimizer.set_lr(0.125);
+  step_with(optimizer, w, {1});
+  EXPECT_EQ(optimizer.last_lr(), 0.125);
+  EXPECT_THROW(optimizer.set_schedule({}), InvalidArgument);
+  EXPECT_THROW(optimizer.set_lr(INFINITY), InvalidArgument);
+}
+
+// A parameter that gets its first gradient late starts its own count of steps: Adam's correction
+// and SGD's first momentum are those of a parameter that is new, the rate is everyone's.
+TEST(Cohorts, AParameterThatJoinsLateTakesItsFirstStepAsIfAlone) {
+  for (const bool is_adam : {true, false}) {
+    Tensor early = leaf({1}), late = leaf({1}), alone = leaf({1});
+    const auto make = [&](std::vector<Tensor> parameters) -> std::unique_ptr<Optimizer> {
+      std::vector<ParameterGroup> groups = {{.parameters = std::move(parameters)}};
+      if (is_adam) return std::make_unique<Adam>(groups, adam(0.1));
+      SgdOptions options = sgd(0.1, 0.9);
+      options.dampening = 0.5;
+      return std::make_unique<Sgd>(groups, options);
+    };
+    const auto both = make({early, late});
+    const auto one = make({alone});
+    for (int i = 0; i < 3; ++i) step_with(*both, early, {0.3f});
+    for (int i = 0; i < 4; ++i) {
+      both->zero_grad();
+      set_gradient(early, {0.3f});
+      set_gradient(late, {0.7f + 0.1f * static_cast<float>(i)});
+      both->step();
+      step_with(*one, alone, {0.7f + 0.1f * static_cast<float>(i)});
+      EXPECT_EQ(late.item(), alone.item()) << is_adam << " step " << i;
+    }
+    EXPECT_EQ(both->applied_steps(), 7);
+  }
+}
+
+TEST(Cohorts, TheRateOfALateParameterIsTheOneOfTheRun) {
+  Tensor early = leaf({1}), late = leaf({1});
+  Sgd optimizer({{.parameters = {early, late}}}, sgd(1));
+  optimizer.set_schedule({0.5, 0.25, 0.125});
+  step_with(optimizer, early, {1});
+  optimizer.zero_grad();
+  set_gradient(late, {1});
+  optimizer.step();
+  EXPECT_EQ(late.item(), 0.75);
+}
+
+TEST(Cohorts, ClippingAndOverflowAreCommon) {
+  Tensor early = leaf({0}), late = leaf({0});
+  GradScaler scaler({.init_scale = 4}, Device::cpu());
+  Sgd optimizer({{.parameters = {early, late}}}, sgd(1));
+  step_with(optimizer, early, {4}, {.scaler = &scaler});
+  EXPECT_EQ(early.item(), -1);
+  optimizer.zero_grad();
+  set_gradient(early, {12});  // 3 and 4 after unscaling: the norm is 5
+  set_gradient(late, {16});
+  optimizer.step({.scaler = &scaler, .clip_norm = 1});
+  EXPECT_NEAR(optimizer.last_grad_norm(), 5, 1e-6);
+  EXPECT_NEAR(early.item(), -1.6, 1e-5);
+  EXPECT_NEAR(late.item(), -0.8, 1e-5);
+  optimizer.zero_grad();
+  set_gradient(early, {1});
+  set_gradient(late, {INFINITY});
+  optimizer.step({.scaler = &scaler});
+  EXPECT_NEAR(early.item(), -1.6, 1e-5) << "one cohort stepped without the other";
+  EXPECT_TRUE(optimizer.last_step_skipped());
+  EXPECT_EQ(optimizer.applied_steps(), 2);
+  EXPECT_EQ(scaler.current_scale(), 2) << "one decision per step, not per cohort";
+}
+
+// O03.
+TEST(Accumulation, DecayAndMomentumActOncePerWindow) {
+  Tensor w = leaf({1});
+  Sgd optimizer({{.parameters = {w}, .weight_decay = 0.1}}, sgd(0.1, 0.9));
+  for (const double wanted : {0.89, 0.6821}) {
+    for (int i = 0; i < 3; ++i) backward(sum(mul(w, 1)), scalar(1.0 / 3));
+    optimizer.step();
+    optimizer.zero_grad();
+    EXPECT_NEAR(w.item(), wanted, 1e-6);
+  }
+}
+
+// O06.
+TEST(Clipping, ActsOnTheAccumulatedGradientOnce) {
+  Tensor a = leaf({0}), b = leaf({0});
+  Sgd optimizer({{.parameters = {a, b}}}, sgd(1));
+  backward(add(mul(a, 6), mul(b, 8)), full({1}, 0.5));
+  backward(add(mul(a, 0), mul(b, -8)), full({1}, 0.5));
+  optimizer.step({.clip_norm = 5});
+  EXPECT_NEAR(optimizer.last_grad_norm(), 3, 1e-6);
+  EXPECT_NEAR(a.item(), -3, 1e-5);
+  EXPECT_NEAR(b.item(), 0, 1e-6);
+}
+
+// O10.
+TEST(Clipping, SeesUnscaledGradients) {
+  Tensor a = leaf({0}), b = leaf({0});
+  GradScaler scaler({.init_scale = 4096}, Device::cpu());
+  Sgd optimizer({{.parameters = {a, b}}}, sgd(1));
+  set_gradient(a, {3 * 4096});
+  set_gradient(b, {4 * 4096});
+  optimizer.step({.scaler = &scaler, .clip_norm = 1});
+  EXPECT_NEAR(optimizer.last_grad_norm(), 5, 1e-5);
+  EXPECT_NEAR(a.item(), -0.6, 1e-5);
+  EXPECT_NEAR(b.item(), -0.8, 1e-5);
+}
+
+// O13; and clip_grad_norm() works on gradients of every rank, scalars included.
+TEST(Clipping, OfHalfGradientsDoesNotOverflow) {
+  Tensor w = leaf({0, 0, 0, 0});
+  set_gradient(w, {300, 300, 300, 300}, DType::f16);
+  EXPECT_NEAR(clip_grad_norm({w}, 1), 600, 0.01);
+  for (const float g : w.grad().to_vector<float>()) EXPECT_NEAR(g, 0.5, 1e-3);
+  Tensor scalar_one = zeros({}), image = zeros({1, 1, 2, 2});
+  for (Tensor* t : {&scalar_one, &image}) {
+    t->set_requires_grad(true);
+    t->set_grad(full(t->shape(), 3));
+  }
+  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 100), std::sqrt(45.0), 1e-5);
+  EXPECT_EQ(scalar_one.grad().item(), 3);
+  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 1), std::sqrt(45.0), 1e-5);
+  EXPECT_NEAR(scalar_one.grad().item(), 3 / std::sqrt(45.0), 1e-5);
+}
+
+TEST(Clipping, WithoutGradientsOrALimitIsHarmlessOrRefused) {
+  Tensor w = leaf({1});
+  EXPECT_EQ(clip_grad_norm({w}, 1), 0);
+  EXPECT_THROW(clip_grad_norm({w}, 0), InvalidArgument);
+  EXPECT_THROW(clip_grad_norm({w}, std::nan("")), InvalidArgument);
+}
+
+TEST(HalfCopies, HoldTheParameterAfterEveryStep) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    Tensor w = from_vector(Floats{1, 2, 3, 4.0001f}, {2, 2}), bias = leaf({1, 1});
+    w.set_requires_grad(true);
+    Adam optimizer({{.parameters = {w, bias}}}, adam(0.1));
+    optimizer.keep_half_copies(half);
+    EXPECT_FALSE(bias.half_copy().defined()) << "vectors stay in f32";
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      w.set_grad(full({2, 2}, 0.3 * (i + 1)));
+      set_gradient(bias, {1, 1});
+      optimizer.step();
+      ASSERT_TRUE(w.half_copy_is_current());
+      EXPECT_EQ(w.half_copy().dtype(), half);
+      EXPECT_EQ(w.half_copy().to_vector<float>(), cast(w.detach(), half).to_vector<float>());
+    }
+    EXPECT_EQ(w.half_copy().storage()->tag(), Tag::cast_copy);
+  }
+  Tensor w = leaf({1});
+  Sgd optimizer({{.parameters = {w}}}, sgd(0.1));
+  EXPECT_THROW(optimizer.keep_half_copies(DType::f32), InvalidArgument);
+}
+
+TEST(HalfCopies, ASkippedStepKeepsThemCurrent) {
+  Tensor w = from_vector(Floats{1, 2}, {1, 2});
+  w.set_requires_grad(true);
+  GradScaler scaler({}, Device::cpu());
+  Sgd optimizer({{.parameters = {w}}}, sgd(0.1));
+  optimizer.keep_half_copies(DType::f16);
+  w.set_grad(full({1, 2}, INFINITY));
+  optimizer.step({.scaler = &scaler});
+  EXPECT_EQ(w.to_vector<float>(), (Floats{1, 2}));
+  EXPECT_TRUE(w.half_copy_is_current());
+  EXPECT_EQ(w.half_copy().to_vector<float>(), (Floats{1, 2}));
+}
+
+TEST(Optimizer, AGraphMadeBeforeAStepNoticesIt) {
+  Tensor w = leaf({2});
+  Sgd optimizer({{.parameters = {w}}}, sgd(0.1));
+  const Tensor y = mul(w, w);
+  step_with(optimizer, w, {1});
+  EXPECT_THROW(backward(y), Error);
+}
+
+TEST(Optimizer, TagsItsState) {
+  const auto bytes = [] {
+    return allocator_of(Device::cpu())
+        .stats()
+        .current_by_tag[static_cast<size_t>(Tag::optimizer_state)];
+  };
+  const int64_t before = bytes();
+  Tensor w = leaf(Floats(1024, 1));
+  Adam optimizer({{.parameters = {w}}}, adam(0.1));
+  step_with(optimizer, w, Floats(1024, 1));
+  // Two moments; the rates, the control fields and the count are a block each.
+  EXPECT_EQ(bytes() - before, 2 * 4096 + 3 * kMinBlockBytes);
+}
+
+}  // namespace
+}  // namespace headroom

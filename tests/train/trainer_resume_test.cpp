@@ -1,0 +1,230 @@
+// Stopping and going on: the same bits as a run that was never interrupted, whatever was in
+// between, and however many threads work.
+#include <gtest/gtest.h>
+
+#include "core/autograd/autograd.h"
+#include "core/ops/contract.h"
+#include "core/ops/ops.h"
+#include "core/tensor/generator.h"
+#include "nn/layers.h"
+#include "tests/train/trainer_run.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace headroom {
+namespace {
+
+using test::bytes_of;
+using test::Recorder;
+using test::small_config;
+using test::TemporaryFolder;
+
+class TrainerResume : public testing::Test {
+ protected:
+  // The losses of the steps, and the state file at the end.
+  struct Run {
+    std::vector<double> losses;
+    std::string state;
+    RunResult result;
+  };
+
+  Run whole(TrainConfig config) {
+    config.save = folder.file("whole.safetensors");
+    Recorder recorder;
+    Run out;
+    out.result = Trainer(config).run(recorder);
+    out.losses = recorder.losses;
+    out.state = bytes_of(state_path_of(config.save));
+    return out;
+  }
+
+  // In pieces that stop after each of `steps`.
+  Run in_pieces(TrainConfig config, const std::vector<int64_t>& steps) {
+    config.save = folder.file("pieces.safetensors");
+    Run out;
+    for (size_t piece = 0; piece <= steps.size(); ++piece) {
+      Recorder recorder;
+      Trainer trainer(config);
+      const auto stop = [&] {
+        return piece < steps.size() && !recorder.steps.empty() &&
+               recorder.steps.back().step >= steps[piece];
+      };
+      out.result = trainer.run(recorder, stop);
+      EXPECT_EQ(out.result.interrupted, piece < steps.size());
+      EXPECT_EQ(trainer.info().first_step, piece == 0 ? 0 : steps[piece - 1]);
+      out.losses.insert(out.losses.end(), recorder.losses.begin(), recorder.losses.end());
+      config.resume = config.save;
+    }
+    out.state = bytes_of(state_path_of(config.save));
+    return out;
+  }
+
+  void expect_same(const Run& a, const Run& b) {
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.result.train_loss, b.result.train_loss);
+    EXPECT_EQ(a.result.steps, b.result.steps);
+    ASSERT_FALSE(a.state.empty());
+    EXPECT_TRUE(a.state == b.state) << "the state files differ";
+  }
+
+  TemporaryFolder folder;
+};
+
+// O57.
+TEST_F(TrainerResume, AtAnEpochsEndIsBitForBit) {
+  TrainConfig config = small_config();
+  expect_same(whole(config), in_pieces(config, {7}));
+}
+
+TEST_F(TrainerResume, InsideAnEpochWithAdamAmpAndAccumulationIsBitForBit) {
+  TrainConfig config = small_config("lenet", "random:3x12x12:4:50");  // cropped and mirrored
+  config.optimizer = "adam";
+  config.amp = DType::f16;
+  config.accum = 3;
+  config.clip_norm = 1;
+  config.warmup = 2;
+  config.init_scale = 0x1p40;  // overflows for a while: skipped steps count too
+  config.epochs = 4;
+  const Run uninterrupted = whole(config);
+  EXPECT_GT(uninterrupted.result.skipped_steps, 0);
+  expect_same(uninterrupted, in_pieces(config, {1, 4, 5, 8}));
+}
+
+TEST_F(TrainerResume, OfANetWithBatchNormAndMomentumIsBitForBit) {
+  TrainConfig config = small_config("resnet18", "random:3x8x8:4:16");
+  config.steps = 4;
+  config.epochs = 0;
+  expect_same(whole(config), in_pieces(config, {3}));
+}
+
+TEST_F(TrainerResume, DoesNotDependOnThreads) {
+  TrainConfig config = small_config("lenet", "random:3x12x12:4:50");
+  config.threads = 1;
+  config.loader_threads = 0;
+  const Run one = whole(config);
+  config.threads = 3;
+  config.loader_threads = 3;
+  expect_same(one, whole(config));
+  config.resident = true;
+  expect_same(one, whole(config));
+}
+
+TEST_F(TrainerResume, EvaluationInBetweenChangesNothing) {
+  TrainConfig config = small_config("resnet18", "random:3x8x8:4:16");
+  const Run without = whole(config);
+  config.evaluate = true;
+  const Run with = whole(config);
+  expect_same(without, with);
+  EXPECT_TRUE(with.result.test_accuracy.has_value());
+}
+
+TEST_F(TrainerResume, SavesAfterEveryEpochAndOnceWhenStopped) {
+  TrainConfig config = small_config();
+  config.save = folder.file("run.safetensors");
+  Recorder recorder;
+  Trainer(config).run(recorder);
+  EXPECT_EQ(recorder.saves, (std::vector<int64_t>{7, 14}));
+  Recorder stopped;
+  Trainer(config).run(stopped, [&] { return stopped.steps.size() >= 9; });
+  EXPECT_EQ(stopped.saves, (std::vector<int64_t>{7, 9}));
+  Recorder at_the_end_of_an_epoch;
+  Trainer(config).run(at_the_end_of_an_epoch,
+                      [&] { return at_the_end_of_an_epoch.steps.size() >= 7; });
+  EXPECT_EQ(at_the_end_of_an_epoch.saves, (std::vector<int64_t>{7})) << "twice the same state";
+}
+
+TEST_F(TrainerResume, RefusesAStateOfAnotherRunOrOneThatIsDone) {
+  TrainConfig config = small_config();
+  config.save = folder.file("run.safetensors");
+  Recorder nobody;
+  Trainer(config).run(nobody);
+  config.resume = config.save;
+  const auto message_of = [](const TrainConfig& changed) -> std::string {
+    try {
+      Trainer trainer(changed);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_NE(message_of(config).find("stands at step 14"), std::string::npos);
+  config.epochs = 3;
+  TrainConfig changed = config;
+  changed.optimizer = "adam";
+  EXPECT_NE(message_of(changed).find("optimizer sgd"), std::string::npos) << message_of(changed);
+  changed = config;
+  changed.seed = 5;
+  EXPECT_NE(message_of(changed).find("seed"), std::string::npos);
+  changed = config;
+  changed.amp = DType::f16;
+  EXPECT_NE(message_of(changed).find("amp"), std::string::npos);
+  changed = config;
+  changed.data = "random:1x12x12:5:50";
+  EXPECT_NE(message_of(changed).find("classes"), std::string::npos);
+  changed = config;
+  changed.resume = folder.file("missing.safetensors");
+  EXPECT_NE(message_of(changed).find("missing"), std::string::npos);
+  Recorder goes_on;
+  EXPECT_EQ(Trainer(config).run(goes_on).steps, 21);
+}
+
+// O57 for what an embedding program does itself: dropout's random state, norms, scaler, optimizer.
+TEST_F(TrainerResume, OfALibraryLoopThroughACheckpointFileIsBitForBit) {
+  struct Loop {
+    std::shared_ptr<Sequential> model = std::make_shared<Sequential>();
+    std::unique_ptr<Adam> optimizer;
+    GradScaler scaler{{.init_scale = 1024, .growth_interval = 3}, Device::cpu()};
+
+    Loop() {
+      manual_seed(9);
+      model->append(std::make_shared<Linear>(Linear::Options{.in = 6, .out = 16}));
+      model->append(
+          std::make_shared<BatchNorm2d>(BatchNorm2d::Options{.channels = 16, .relu = true}));
+      model->append(std::make_shared<Dropout>(0.3));
+      model->append(std::make_shared<Linear>(Linear::Options{.in = 16, .out = 3}));
+      optimizer = std::make_unique<Adam>(decay_groups(model->parameters(), 0.01), AdamOptions{});
+      optimizer->keep_half_copies(DType::bf16);
+    }
+    double step(int64_t k) {
+      Tensor x = empty({8, 6});
+      slots::fill_normal(77, static_cast<uint64_t>(k), 0, 1, x);
+      const Tensor labels =
+          from_vector(std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 1}, {8}, {DType::i64});
+      Tensor loss;
+      {
+        const Autocast region(DType::bf16);
+        loss = cross_entropy((*model)(x), labels);
+      }
+      backward(loss, scaler.seed());
+      optimizer->step({.scaler = &scaler});
+      optimizer->zero_grad();
+      return loss.item();
+    }
+    Checkpoint checkpoint() const {
+      Checkpoint out{model->state_dict(), optimizer->state_dict(), {}, {}};
+      out.trainer.generator_seed = default_generator().state().seed;
+      out.trainer.generator_offset = default_generator().state().offset;
+      out.trainer.scale = scaler.current_scale();
+      out.trainer.growth_tracker = scaler.growth_tracker();
+      return out;
+    }
+  };
+  const std::string path = folder.file("loop.safetensors");
+  std::vector<double> wanted, got;
+  {
+    Loop loop;
+    for (int k = 0; k < 5; ++k) loop.step(k);
+    save_checkpoint(path, loop.checkpoint());
+    for (int k = 5; k < 10; ++k) wanted.push_back(loop.step(k));
+  }
+  Loop loop;
+  const Checkpoint saved = load_checkpoint(path);
+  loop.model->load_state_dict(saved.model);
+  loop.optimizer->load_state_dict(saved.optimizer);
+  loop.scaler.set_state(saved.trainer.scale, saved.trainer.growth_tracker);
+  default_generator().set_state({saved.trainer.generator_seed, saved.trainer.generator_offset});
+  for (int k = 5; k < 10; ++k) got.push_back(loop.step(k));
+  EXPECT_EQ(got, wanted);
+}
+
+}  // namespace
+}  // namespace headroom
