@@ -87,7 +87,6 @@ class MetaRuntime : public SynchronousRuntime {
     return detail::concat(name_of(Device::meta(stands_for_)), ": counts bytes, runs nothing");
   }
   void* acquire(int64_t bytes) override {
-    if (bytes > kUnlimited) return nullptr;
     // Non-canonical on x86-64, so that a stray read faults at once instead of returning rubbish.
     char* out = reinterpret_cast<char*>(next_address_);
     next_address_ += static_cast<uintptr_t>((bytes + kSegmentAlignment - 1) / kSegmentAlignment *

@@ -93,8 +93,9 @@ class NativeConv : public testing::Test {
                         : sample == 1 ? numel - 1
                                       : static_cast<int64_t>((state >> 16) % uint64_t(numel));
       const Sampled expected = reference(i);
+      // Tensor cores truncate each partial sum, so long sums come out a little short.
       const double allowed =
-          1.01 * unit * std::abs(expected.value) + 0x1p-24 + (step + 0x1p-20) * expected.magnitude;
+          1.01 * unit * std::abs(expected.value) + 0x1p-24 + (step + 0x1p-19) * expected.magnitude;
       ASSERT_NEAR(values[static_cast<size_t>(i)], expected.value, allowed)
           << tensor.describe() << " at " << i;
     }

@@ -152,6 +152,7 @@ TEST_P(Reference, MatchesPyTorch) {
         for (const double v : values) squares += v * v;
         const double norm = gradient["norm"];
         EXPECT_NEAR(std::sqrt(squares), norm, gradient_tolerance * norm) << entry.name;
+        if (wild && !exact) continue;  // a flipped sign moves single entries by as much as they are
         // A sampled entry is as exact as the largest entries are, not as itself.
         const double size = norm / std::sqrt(static_cast<double>(values.size()));
         for (size_t i = 0; i < gradient["samples"].size(); ++i) {

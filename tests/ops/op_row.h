@@ -40,6 +40,7 @@ struct Input {
   Kind kind = Kind::of_run;
   Format format = Format::of_run;
   bool wants_grad = true;  // false: not differentiable, or a part of the state
+  bool written = false;    // by the op; all other inputs must stay as they are
   Values values = {};      // exactly these instead of drawn ones
 };
 
@@ -102,8 +103,11 @@ struct Row {
   bool differentiable = true;
   // Given where finite differences cannot tell: ties, kinks, casts.
   Gradient gradient = {};
-  bool convolution = false;  // on CUDA with cuDNN and without
+  bool keeps_format = false;  // outputs of rank 4 have the memory format of the first input
+  bool convolution = false;   // on CUDA with cuDNN and without
   bool exact_on_cuda = false;
+  // CUDA's libraries take a bias in the output's type, or add it to the rounded product.
+  bool wide_bias = false;
   bool exact_gradient_on_cuda = false;
   int difference_samples = 60;  // elements per input whose derivative is taken by differences
 };

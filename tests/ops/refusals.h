@@ -25,12 +25,13 @@ inline Tensor i64(const Shape& shape) { return zeros(shape, {DType::i64}); }
 inline Tensor away(const Shape& shape) { return ones(shape, {DType::f32, kElsewhere}); }
 inline Tensor leaf(const Shape& shape) { return ones(shape).set_requires_grad(true); }
 
-inline BatchNormState scaled_by(const Tensor& gamma) { return {gamma, {}, {}, {}}; }
-
-// One in-place call on a copy of the handle.
+// A call on a tensor that is made when the call is. The lists hold no tensors: they outlive tests.
 template <class Fn>
-std::function<void()> on(Tensor x, Fn fn) {
-  return [x, fn]() mutable { fn(x); };
+std::function<void()> on(Tensor (*make)(const Shape&), const Shape& shape, Fn fn) {
+  return [make, shape, fn] {
+    Tensor x = make(shape);
+    fn(x);
+  };
 }
 
 std::vector<Refusal> shape_refusals();  // shapes, axes, windows, labels

@@ -8,7 +8,7 @@ std::vector<Refusal> value_refusals() {
       {"dropout_above_1", "dropout", "1.5", [] { dropout(f32({2}), {.p = 1.5}); }},
       {"dropout_below_0", "dropout", "-0.1", [] { dropout(f32({2}), {.p = -0.1}); }},
       {"leaky_relu_in_place_slope", "leaky_relu_", "positive",
-       on(f32({2}), [](Tensor& x) { leaky_relu_(x, -1); })},
+       on(f32, {2}, [](Tensor& x) { leaky_relu_(x, -1); })},
       {"batch_norm_eps", "batch_norm", "eps",
        [] {
          batch_norm(f32({2, 3, 4, 4}), {}, {.eps = -1});
@@ -17,17 +17,17 @@ std::vector<Refusal> value_refusals() {
        [] {
          cross_entropy(f32({2, 3}), i64({2}), {.label_smoothing = 1.1});
        }},
-      {"relu_in_place_leaf", "relu", "leaf", on(leaf({2}), [](Tensor& x) { relu_(x); })},
-      {"add_in_place_leaf", "add_", "leaf", on(leaf({2}), [](Tensor& x) { add_(x, f32({2})); })},
-      {"fill_leaf", "fill_", "leaf", on(leaf({2}), [](Tensor& x) { fill_(x, 1); })},
+      {"relu_in_place_leaf", "relu", "leaf", on(leaf, {2}, [](Tensor& x) { relu_(x); })},
+      {"add_in_place_leaf", "add_", "leaf", on(leaf, {2}, [](Tensor& x) { add_(x, f32({2})); })},
+      {"fill_leaf", "fill_", "leaf", on(leaf, {2}, [](Tensor& x) { fill_(x, 1); })},
       {"mul_in_place_view", "mul_", "view",
-       on(leaf({2, 2}),
+       on(leaf, {2, 2},
           [](Tensor& x) {
             Tensor row = slice(mul(x, 2.), 0, 0, 1);
             mul_(row, f32({2}));
           })},
       {"relu_in_place_viewed", "relu", "views",
-       on(leaf({2, 2}),
+       on(leaf, {2, 2},
           [](Tensor& x) {
             Tensor y = mul(x, 2.);
             const Tensor row = slice(y, 0, 0, 1);
@@ -39,12 +39,12 @@ std::vector<Refusal> value_refusals() {
 std::vector<Refusal> dtype_refusals() {
   return {
       {"relu_integers", "relu", "i64", [] { relu(i64({2})); }},
-      {"sigmoid_in_place_integers", "sigmoid", "i64", on(i64({2}), [](Tensor& x) { sigmoid_(x); })},
+      {"sigmoid_in_place_integers", "sigmoid", "i64", on(i64, {2}, [](Tensor& x) { sigmoid_(x); })},
       {"add_integers", "add", "i64", [] { add(i64({2}), i64({2})); }},
-      {"add_in_place_integers", "add", "i64", on(i64({2}), [](Tensor& x) { add_(x, i64({2})); })},
+      {"add_in_place_integers", "add", "i64", on(i64, {2}, [](Tensor& x) { add_(x, i64({2})); })},
       {"dropout_integers", "dropout", "i64", [] { dropout(i64({2})); }},
-      {"uniform_integers", "uniform_", "i64", on(i64({2}), [](Tensor& x) { uniform_(x); })},
-      {"normal_integers", "normal_", "i64", on(i64({2}), [](Tensor& x) { normal_(x); })},
+      {"uniform_integers", "uniform_", "i64", on(i64, {2}, [](Tensor& x) { uniform_(x); })},
+      {"normal_integers", "normal_", "i64", on(i64, {2}, [](Tensor& x) { normal_(x); })},
       {"sum_integers", "sum", "i64", [] { sum(i64({2})); }},
       {"max_integers", "max", "i64", [] { max(i64({2}), 0); }},
       {"argmax_integers", "argmax", "i64", [] { argmax(i64({2}), 0); }},
@@ -74,7 +74,7 @@ std::vector<Refusal> dtype_refusals() {
        }},
       {"batch_norm_half_gamma", "batch_norm", "f16",
        [] {
-         batch_norm(f16({2, 3}), scaled_by(f16({3})));
+         batch_norm(f16({2, 3}), {.gamma = f16({3})});
        }},
       {"batch_norm_residual_dtype", "batch_norm", "residual",
        [] {
@@ -98,7 +98,7 @@ std::vector<Refusal> dtype_refusals() {
        }},
       {"mse_loss_integers", "mse_loss", "i64", [] { mse_loss(i64({2}), i64({2})); }},
       {"count_correct_counter", "count_correct", "i64",
-       on(f32({}),
+       on(f32, {},
           [](Tensor& count) {
             count_correct(f32({2, 3}), i64({2}), count);
           })},
@@ -113,8 +113,8 @@ std::vector<Refusal> device_refusals() {
   return {
       {"add_devices", "add", "meta:cuda", [] { add(f32({2}), away({2})); }},
       {"mul_in_place_devices", "mul_", "meta:cuda",
-       on(f32({2}), [](Tensor& x) { mul_(x, away({2})); })},
-      {"copy_devices", "copy_", "meta:cuda", on(f32({2}), [](Tensor& x) { copy_(x, away({2})); })},
+       on(f32, {2}, [](Tensor& x) { mul_(x, away({2})); })},
+      {"copy_devices", "copy_", "meta:cuda", on(f32, {2}, [](Tensor& x) { copy_(x, away({2})); })},
       {"matmul_devices", "matmul", "meta:cuda",
        [] {
          matmul(f32({2, 2}), away({2, 2}));
@@ -133,7 +133,7 @@ std::vector<Refusal> device_refusals() {
        }},
       {"batch_norm_devices", "batch_norm", "meta:cuda",
        [] {
-         batch_norm(f32({2, 3}), scaled_by(away({3})));
+         batch_norm(f32({2, 3}), {.gamma = away({3})});
        }},
       {"batch_norm_residual_devices", "batch_norm", "meta:cuda",
        [] {
@@ -145,7 +145,7 @@ std::vector<Refusal> device_refusals() {
        }},
       {"mse_loss_devices", "mse_loss", "meta:cuda", [] { mse_loss(f32({2}), away({2})); }},
       {"count_correct_devices", "count_correct", "meta:cuda",
-       on(i64({}),
+       on(i64, {},
           [](Tensor& count) {
             count_correct(away({2, 3}), i64({2}), count);
           })},

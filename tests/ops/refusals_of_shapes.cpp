@@ -17,12 +17,12 @@ std::vector<Refusal> shape_refusals() {
        }},
       {"maximum_shapes", "maximum", "[2]", [] { maximum(f32({2}), f32({3})); }},
       {"add_in_place_wider", "add_", "broadcast",
-       on(f32({3}),
+       on(f32, {3},
           [](Tensor& x) {
             add_(x, f32({2, 3}));
           })},
-      {"mul_in_place_shapes", "mul_", "[3]", on(f32({3}), [](Tensor& x) { mul_(x, f32({2})); })},
-      {"copy_shapes", "copy_", "[3]", on(f32({3}), [](Tensor& x) { copy_(x, f32({1})); })},
+      {"mul_in_place_shapes", "mul_", "[3]", on(f32, {3}, [](Tensor& x) { mul_(x, f32({2})); })},
+      {"copy_shapes", "copy_", "[3]", on(f32, {3}, [](Tensor& x) { copy_(x, f32({1})); })},
       {"sum_axis", "sum", "axis",
        [] {
          sum(f32({2, 3}), {.axes = {2}});
@@ -122,7 +122,7 @@ std::vector<Refusal> shape_refusals() {
        }},
       {"batch_norm_gamma", "batch_norm", "gamma",
        [] {
-         batch_norm(f32({2, 3, 4, 4}), scaled_by(f32({4})));
+         batch_norm(f32({2, 3, 4, 4}), {.gamma = f32({4})});
        }},
       {"batch_norm_one_value", "batch_norm", "more than one value",
        [] {

@@ -158,16 +158,16 @@ Arrays input_arrays(const Row& row, DType dtype) {
 }
 
 Outcome run(const Row& row, const Arrays& arrays, const RunOptions& options, const Array* seed) {
-  const Call call = make_call(row, arrays, options);
-  manual_seed(kSeed);
   Outcome out;
-  out.outputs = row.op(call);
+  out.call = make_call(row, arrays, options);
+  manual_seed(kSeed);
+  out.outputs = row.op(out.call);
   out.grads.resize(row.inputs.size());
   if (!runs_backward(options)) return out;
   const Tensor& y = out.outputs[0];
   out.seed = seed ? *seed : reference::stored(drawn_seed(y.shape()), y.dtype());
   backward(y, from_vector(out.seed.values, y.shape(), y.options()));
-  for (size_t i = 0; i < call.inputs.size(); ++i) out.grads[i] = call[i].grad();
+  for (size_t i = 0; i < out.grads.size(); ++i) out.grads[i] = out.call[i].grad();
   return out;
 }
 

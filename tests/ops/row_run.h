@@ -29,6 +29,7 @@ struct RunOptions {
 };
 
 struct Outcome {
+  Call call;
   std::vector<Tensor> outputs;
   std::vector<Tensor> grads;  // one per input; undefined where none came
   Array seed;                 // the gradient of the first output, as its dtype holds it

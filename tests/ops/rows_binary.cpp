@@ -15,6 +15,10 @@ struct BinaryCase {
   double low_b = -2, high_b = 2;
 };
 
+// NaN wins on either side.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+double smaller(double a, double b) { return std::isnan(a) || a < b ? a : b; }
+
 std::vector<BinaryCase> out_of_place() {
   using Two = Tensor (*)(const Tensor&, const Tensor&);
   return {
@@ -22,8 +26,8 @@ std::vector<BinaryCase> out_of_place() {
       {"sub", sub, [](double a, double b) { return a - b; }},
       {"mul", static_cast<Two>(mul), [](double a, double b) { return a * b; }},
       {"div", div, [](double a, double b) { return a / b; }, kRounded, 0.4, 3},
-      {"maximum", maximum, [](double a, double b) { return std::max(a, b); }, {0, 0}},
-      {"minimum", minimum, [](double a, double b) { return std::min(a, b); }, {0, 0}},
+      {"maximum", maximum, larger, {0, 0}},
+      {"minimum", minimum, smaller, {0, 0}},
   };
 }
 
@@ -38,6 +42,7 @@ std::vector<BinaryCase> in_place() {
   return {
       {"add_", on_copy(add_), [](double a, double b) { return a + b; }},
       {"sub_", on_copy(sub_), [](double a, double b) { return a - b; }},
+      {"mul_", on_copy(mul_), [](double a, double b) { return a * b; }},
       {"div_", on_copy(div_), [](double a, double b) { return a / b; }, kRounded, 0.4, 3},
   };
 }
@@ -45,10 +50,13 @@ std::vector<BinaryCase> in_place() {
 Row binary_row(const BinaryCase& binary, const std::string& tag, const Input& a, Input b) {
   b.low = binary.low_b;
   b.high = binary.high_b;
-  return make_row(
+  Row row = make_row(
       binary.name + "__" + tag, {a, b}, [op = binary.op](const Call& c) { return op(c[0], c[1]); },
       [value = binary.value](const Arrays& in) { return reference::zip(in[0], in[1], value); },
       binary.tolerance);
+  row.keeps_format = true;
+  if (numel_of(a.shape) > 10000) row.difference_samples = 1;
+  return row;
 }
 
 struct Pair {
@@ -72,6 +80,8 @@ std::vector<Pair> operands() {
       {"formats", image, {.shape = {2, 3, 5, 4}, .format = Format::nhwc}},
       {"one_element", {.shape = {1}}, {.shape = {1}}},
       {"empty", {.shape = {0, 4}}, {.shape = {1, 4}}},
+      {"rank_6", {.shape = {2, 3, 1, 2, 1, 2}}, {.shape = {2, 1, 2, 1, 2, 2}}},
+      {"large", {.shape = {2, 5, 131, 97}}, {.shape = {5, 1, 1}}},
       {"half_with_f32", image, {.shape = {3, 1, 1}, .kind = Kind::statistic}},
   };
 }
@@ -88,20 +98,12 @@ void add_special(std::vector<Row>& rows) {
         return add_(y, y);
       },
       [](const Arrays& in) { return reference::map(in[0], [](double x) { return 2 * x; }); }));
-  // mul_ keeps b for a's gradient; b's would need the overwritten a, so b asks for none.
-  for (const auto& [tag, shape] : {std::pair<const char*, Shape>{"image", {2, 3, 5, 4}},
-                                   {"channel_vector", {3, 1, 1}},
-                                   {"scalar", {}}}) {
-    rows.push_back(make_row(
-        std::string("mul___by_") + tag,
-        {{.shape = {2, 3, 5, 4}}, {.shape = shape, .wants_grad = false}},
-        [](const Call& c) {
-          Tensor y = clone(c[0]);
-          return mul_(y, c[1]);
-        },
-        [](const Arrays& in) {
-          return reference::zip(in[0], in[1], [](double a, double b) { return a * b; });
-        }));
+  for (const BinaryCase& binary : out_of_place()) {
+    const Values a{NAN, 1, INFINITY, INFINITY, 0, 1}, b{1, NAN, INFINITY, -INFINITY, 0, 0};
+    Row row = binary_row(binary, "specials", {.shape = {6}, .wants_grad = false, .values = a},
+                         {.shape = {6}, .wants_grad = false, .values = b});
+    row.differentiable = false;
+    rows.push_back(std::move(row));
   }
   // Ties of maximum and minimum share the gradient in halves.
   for (const bool larger : {true, false}) {
@@ -130,7 +132,8 @@ std::vector<Row> binary_rows() {
   for (const BinaryCase& binary : in_place()) {
     for (const Pair& pair : operands()) {
       // b broadcasts to x, not the reverse.
-      if (pair.tag == "channel_vector_first" || pair.tag == "outer") continue;
+      if (pair.tag == "channel_vector_first" || pair.tag == "outer" || pair.tag == "rank_6")
+        continue;
       rows.push_back(binary_row(binary, pair.tag, pair.a, pair.b));
     }
   }

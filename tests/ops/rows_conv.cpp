@@ -101,6 +101,7 @@ std::vector<ConvCase> cases() {
        same},
       // Wide enough for tiles, and for tensor cores on CUDA.
       {"wide_3x3", {.shape = {2, 32, 8, 8}}, {.shape = {40, 32, 3, 3}}, same, true, 2},
+      {"large_1x1", {.shape = {2, 24, 96, 80}}, {.shape = {8, 24, 1, 1}}, {}, true, 1},
       {"wide_1x1", {.shape = {2, 64, 7, 7}}, {.shape = {72, 64, 1, 1}}, {}, false, 2},
       {"wide_1x1_stride_2",
        {.shape = {2, 64, 8, 8}},
@@ -154,6 +155,7 @@ std::vector<Row> conv_rows() {
       {{.shape = {2, 3, 4, 5}}, {.shape = {4, 3, 3, 3}}, {.shape = {4}, .kind = Kind::statistic}},
       [same](const Call& c) { return conv2d(c[0], c[1], c[2], same); },
       [same](const Arrays& in) { return reference::conv2d(in[0], in[1], &in[2], same); }, kSum));
+  rows.back().wide_bias = true;
   // The gradient arrives as a view that is not dense.
   rows.push_back(make_row(
       "conv2d__sliced_gradient", {{.shape = {2, 3, 4, 5}}, {.shape = {4, 3, 3, 3}}},
@@ -166,7 +168,7 @@ std::vector<Row> conv_rows() {
         return reference::slice(reference::concat({y, y}, 1), 1, 2, 7);
       },
       kSum));
-  for (Row& row : rows) row.convolution = true;
+  for (Row& row : rows) row.convolution = row.keeps_format = true;
   return rows;
 }
 

@@ -20,6 +20,7 @@ Row maker(const std::string& name, const Shape& shape, std::function<Tensor(cons
       name, {{.shape = {1, 1, 1, 1}, .wants_grad = false}}, std::move(op),
       [reference = std::move(reference)](const Arrays&) { return reference(); }, tolerance);
   row.differentiable = false;
+  row.keeps_format = true;
   if (shape.rank() != 4) row.inputs.clear();
   return row;
 }
@@ -96,7 +97,7 @@ void add_fills(std::vector<Row>& rows) {
   rows.push_back(uniform);
   Row transposed = make_row(
       "uniform___transposed",
-      {{.shape = {7, 5}, .layout = Layout::transposed, .wants_grad = false}},
+      {{.shape = {7, 5}, .layout = Layout::transposed, .wants_grad = false, .written = true}},
       [](const Call& c) {
         Tensor x = c[0];
         return uniform_(x);
@@ -165,6 +166,8 @@ void add_copies(std::vector<Row>& rows) {
     Tensor x = Tensor::make(wide.storage(), 2, {3, 4}, wide.strides(), wide.dtype(), {});
     return copy_(x, c[0]);
   });
+  copied("clone__wide_transposed", {.shape = {131, 70}, .layout = Layout::transposed}, do_clone);
+  rows.back().difference_samples = 2;
 
   rows.push_back(make_row(
       "empty_like__image", {{.shape = kImage, .wants_grad = false}},

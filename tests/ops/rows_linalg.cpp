@@ -64,6 +64,7 @@ std::vector<Row> linalg_rows() {
       {{.shape = {5, 6}}, {.shape = {4, 6}}, {.shape = {4}, .kind = Kind::statistic}},
       [](const Call& c) { return linear(c[0], c[1], c[2]); },
       [](const Arrays& in) { return reference::matmul(in[0], in[1], true, &in[2]); }, kSum));
+  rows.back().wide_bias = true;
   // The gradient arrives as a repeated row of stride 0 and as a transposed view.
   rows.push_back(make_row(
       "linear__repeated_gradient", {{.shape = {1, 6}}, {.shape = {4, 6}}},

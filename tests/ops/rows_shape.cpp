@@ -66,6 +66,7 @@ void add_permutations(std::vector<Row>& rows) {
   permuted("negative_axes", {.shape = kImage}, {-1, 0, -2, 1});
   permuted("identity", {.shape = kImage}, {0, 1, 2, 3});
   permuted("rank_5", {.shape = {2, 1, 3, 2, 2}}, {4, 2, 0, 3, 1});
+  permuted("rank_6", {.shape = {2, 1, 3, 2, 2, 3}}, {5, 2, 0, 4, 3, 1});
   permuted("sliced", {.shape = kImage, .layout = Layout::sliced}, {3, 1, 0, 2});
   permuted("empty", {.shape = {0, 3, 2}}, {2, 0, 1});
   const auto transposed = [&](const std::string& tag, const Input& x, int a, int b) {
@@ -112,6 +113,7 @@ void add_slices(std::vector<Row>& rows) {
         "slice__" + it.tag, it.x,
         [=](const Tensor& t) { return slice(t, it.axis, it.begin, it.end); },
         [=](const Array& array) { return reference::slice(array, it.axis, it.from, it.to); }));
+    rows.back().keeps_format = true;
   }
   // Two slices of one tensor: their gradients meet in the engine.
   rows.push_back(make_row(
@@ -150,6 +152,7 @@ void add_concats(std::vector<Row>& rows) {
     rows.push_back(make_row(
         "concat__" + tag, parts, [=](const Call& c) { return concat(c.inputs, axis); },
         [=](const Arrays& in) { return reference::concat(in, axis); }, kExact));
+    rows.back().keeps_format = true;
   };
   const Input image{.shape = kImage};
   joined("channels", {image, {.shape = {2, 1, 4, 5}}, image}, 1);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/ops/elementwise.h"
+#include "core/ops/shape_ops.h"
 #include "tests/ops/reference_ops.h"
 #include "tests/ops/row_run.h"
 
@@ -45,7 +46,7 @@ std::vector<UnaryCase> out_of_place() {
       {"pow__square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }},
       {"pow__cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }},
       {"pow__root", [](const Tensor& x) { return pow(x, 0.5); },
-       [](double x) { return std::sqrt(x); }, kFunction, 0.2, 4},
+       [](double x) { return std::pow(x, 0.5); }, kFunction, 0.2, 4},
       {"pow__inverse", [](const Tensor& x) { return pow(x, -1); }, [](double x) { return 1 / x; },
        kFunction, 0.3, 3},
       {"pow__zero", [](const Tensor& x) { return pow(x, 0); }, [](double) { return 1; }},
@@ -118,11 +119,80 @@ Row unary_row(const UnaryCase& unary, const std::string& tag, Input input) {
   input.high = unary.high;
   const bool has_tag =
       unary.name.find("__") != std::string::npos && unary.name.find("___") == std::string::npos;
-  return make_row(
+  Row row = make_row(
       unary.name + (has_tag ? "_" : "__") + tag, {input},
       [op = unary.op](const Call& c) { return op(c[0]); },
       [value = unary.value](const Arrays& in) { return reference::map(in[0], value); },
       unary.tolerance);
+  row.keeps_format = true;
+  if (numel_of(input.shape) > 10000) row.difference_samples = 1;
+  return row;
+}
+
+// Infinities and NaN: what the mathematics says, and NaN in, NaN out.
+Row special_row(const UnaryCase& unary) {
+  Row row =
+      unary_row(unary, "specials",
+                {.shape = {5}, .wants_grad = false, .values = {NAN, INFINITY, -INFINITY, 0, -0.0}});
+  row.differentiable = false;
+  return row;
+}
+
+// At the kink itself, where PyTorch's choice of derivative holds.
+void add_kinks(std::vector<Row>& rows) {
+  const auto add = [&](const std::string& name, std::function<Tensor(const Call&)> op,
+                       double derivative) {
+    Row row = make_row(name, {{.shape = {3}, .values = {0, -0.0, 0}}}, std::move(op),
+                       [](const Arrays& in) { return in[0]; }, {0, 0});
+    row.gradient = [derivative](const Arrays&, const Array& dy) {
+      return Arrays{reference::map(dy, [derivative](double v) { return derivative * v; })};
+    };
+    rows.push_back(std::move(row));
+  };
+  add(
+      "abs__at_0", [](const Call& c) { return abs(c[0]); }, 0);
+  add(
+      "relu__at_0", [](const Call& c) { return relu(c[0]); }, 0);
+  add(
+      "leaky_relu__at_0", [](const Call& c) { return leaky_relu(c[0], 0.25); }, 0.25);
+}
+
+// In place on a part of a tensor: the rest stays. No gradients, which views do not take.
+void add_parts(std::vector<Row>& rows) {
+  const auto add = [&](const std::string& name, std::function<void(Tensor&)> write,
+                       std::function<double(double)> value) {
+    Row row = make_row(
+        name, {{.shape = {2, 3, 4, 6}, .wants_grad = false}},
+        [write = std::move(write)](const Call& c) {
+          const Tensor whole = clone(c[0]);
+          Tensor part = slice(slice(whole, 3, 1, 4), 1, 1, 3);
+          write(part);
+          return whole;
+        },
+        [value = std::move(value)](const Arrays& in) {
+          const auto cut = [&](int axis, int64_t begin, int64_t end, const Array& of) {
+            return reference::slice(of, axis, begin, end);
+          };
+          const Array& x = in[0];
+          const Array below = cut(1, 1, 3, x);
+          const Array inside = reference::map(cut(3, 1, 4, below), value);
+          const Array row =
+              reference::concat({cut(3, 0, 1, below), inside, cut(3, 4, 6, below)}, 3);
+          return reference::concat({cut(1, 0, 1, x), row}, 1);
+        },
+        kRounded);
+    row.differentiable = false;
+    row.keeps_format = true;
+    rows.push_back(std::move(row));
+  };
+  add(
+      "relu___on_a_part", [](Tensor& x) { relu_(x); }, [](double v) { return std::max(v, 0.); });
+  add(
+      "fill___on_a_part", [](Tensor& x) { fill_(x, 7); }, [](double) { return 7; });
+  add(
+      "mul___on_a_part", [](Tensor& x) { mul_(x, 2.); }, [](double v) { return 2 * v; });
+  add(
+      "add___on_a_part", [](Tensor& x) { add_(x, x); }, [](double v) { return 2 * v; });
 }
 
 void add_dropout(std::vector<Row>& rows) {
@@ -160,15 +230,19 @@ std::vector<Row> unary_rows() {
       {"repeated", {.shape = {3, 11}, .layout = Layout::repeated}},
       {"scalar", {.shape = {}}},
       {"empty", {.shape = {3, 0}}},
+      {"large", {.shape = {2, 3, 131, 97}}},
   };
   for (const UnaryCase& unary : out_of_place()) {
     for (const auto& [tag, input] : inputs) rows.push_back(unary_row(unary, tag, input));
+    rows.push_back(special_row(unary));
   }
   for (const UnaryCase& unary : in_place()) {
     for (const auto& [tag, input] : {inputs[0], inputs[1], inputs[4], inputs[5]}) {
       rows.push_back(unary_row(unary, tag, input));
     }
   }
+  add_kinks(rows);
+  add_parts(rows);
   add_dropout(rows);
   return rows;
 }

@@ -105,8 +105,8 @@ TEST(Storage, AViewSharesTheVersionOfItsBase) {
 TEST(Storage, ASizeBeyondAllMemoryIsOutOfMemoryOnEveryDevice) {
   for (const Device device : {Device::cpu(), kMeta}) {
     EXPECT_THROW(empty({int64_t{1} << 60}, {DType::f64, device}), OutOfMemory);
-    EXPECT_THROW(empty({int64_t{1} << 60}, {DType::u8, device}), OutOfMemory);
   }
+  EXPECT_THROW(empty({int64_t{1} << 60}, {DType::u8, Device::cpu()}), OutOfMemory);
 }
 
 }  // namespace
