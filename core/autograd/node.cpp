@@ -12,6 +12,23 @@ thread_local bool grad_is_enabled = true;
 thread_local SavePolicy current_policy = SavePolicy::recompute;
 std::atomic<uint64_t> next_sequence{1};
 
+// Recipes of dying nodes hold the nodes that made their inputs, and those hold recipes again. They
+// wait here and die one after another in the outermost destructor, so that destructors do not nest.
+void bury_recipes(std::vector<std::shared_ptr<SavedState>>& saved) {
+  thread_local std::vector<std::shared_ptr<Recipe>> waiting;
+  thread_local bool draining = false;
+  for (const auto& state : saved) {
+    if (state.use_count() == 1 && state->recipe) waiting.push_back(std::move(state->recipe));
+  }
+  if (draining) return;
+  draining = true;
+  while (!waiting.empty()) {
+    const std::shared_ptr<Recipe> last = std::move(waiting.back());
+    waiting.pop_back();
+  }
+  draining = false;
+}
+
 }  // namespace
 
 void SavedState::release() {
@@ -45,6 +62,7 @@ Tensor SavedTensor::take() const {
 }
 
 Node::~Node() {
+  bury_recipes(saved_);
   // A long tape is released iteratively: each node that only this chain holds gives its edges to
   // the list before it dies, so that destructors do not nest.
   std::vector<Edge> pending = std::move(edges_);
