@@ -11,7 +11,7 @@
 #include "core/memory/caching_allocator.h"
 #include "tests/kernels/kernel_test.h"
 #include "tests/ops/reference_ops.h"
-#include "tests/ops/row_run.h"
+#include "tests/ops/row_compare.h"
 
 namespace headroom::testing_ops {
 
@@ -36,78 +36,6 @@ std::vector<RowRef> row_refs() {
   std::vector<RowRef> out;
   for (const Row& row : op_table()) out.push_back({&row});
   return out;
-}
-
-Array absolute(const Array& x) {
-  return reference::map(x, [](double value) { return std::abs(value); });
-}
-Arrays absolute(const Arrays& arrays) {
-  Arrays out;
-  for (const Array& array : arrays) out.push_back(absolute(array));
-  return out;
-}
-
-double largest_of(const Values& values) {
-  double largest = 0;
-  for (const double value : values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
-}
-
-// Half the distance between the smallest numbers of a dtype: the error of rounding near zero.
-double smallest_step(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0; }
-
-double arithmetic_unit(DType dtype) {
-  return dtype == DType::f64 ? unit_of(DType::f64) : unit_of(DType::f32);
-}
-
-// Values equal (NaN with NaN) or within `allowed(i)`.
-template <class Allowed>
-void expect_close(const Values& values, const Values& expected, const Allowed& allowed) {
-  ASSERT_EQ(values.size(), expected.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(expected[i])) {
-      ASSERT_TRUE(std::isnan(values[i])) << "element " << i << " is " << values[i];
-    } else if (std::isinf(expected[i])) {
-      ASSERT_EQ(values[i], expected[i]) << "element " << i;
-    } else if (values[i] != expected[i]) {
-      ASSERT_NEAR(values[i], expected[i], allowed(i)) << "element " << i;
-    }
-  }
-}
-
-// What the row's tolerance allows for each element of an output. `terms` are the reference's
-// outputs over absolute inputs, for Scale::terms.
-Values allowed_errors(const Row& row, DType arithmetic, DType dtype, const Array& expected,
-                      const Array* terms) {
-  const Tolerance& tolerance = row.tolerance;
-  const double largest = largest_of(expected.values);
-  Values out;
-  for (size_t i = 0; i < expected.values.size(); ++i) {
-    const double value = std::abs(expected.values[i]);
-    double scale = value;
-    if (tolerance.scale == Scale::largest) scale = largest;
-    if (terms) scale = terms->values[i];
-    const double rounded = tolerance.scale == Scale::largest ? largest : value;
-    out.push_back(tolerance.rounding * (unit_of(dtype) * rounded + smallest_step(dtype)) +
-                  tolerance.arithmetic * arithmetic_unit(arithmetic) * scale);
-  }
-  return out;
-}
-
-// No op may write to what it was given, in forward or backward, unless the row says so.
-void expect_inputs_kept(const Row& row, const Arrays& arrays, const Outcome& outcome) {
-  for (size_t i = 0; i < arrays.size(); ++i) {
-    if (row.inputs[i].written) continue;
-    SCOPED_TRACE(detail::concat("input ", i, " afterwards"));
-    expect_close(values_of(outcome.call[i]), arrays[i].values, [](size_t) { return 0.0; });
-  }
-}
-
-Arrays terms_of(const Row& row, const Arrays& arrays) {
-  if (row.tolerance.scale != Scale::terms) return {};
-  return row.reference(absolute(arrays));
 }
 
 std::string describe(const Row& row, const RunOptions& options) {
