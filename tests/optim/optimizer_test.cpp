@@ -379,6 +379,12 @@ TEST(HalfCopies, ASkippedStepKeepsThemCurrent) {
   EXPECT_EQ(w.to_vector<float>(), (Floats{1, 2}));
   EXPECT_TRUE(w.half_copy_is_current());
   EXPECT_EQ(w.half_copy().to_vector<float>(), (Floats{1, 2}));
+  {
+    const NoGrad no_grad;
+    fill_(w, 7);
+  }
+  optimizer.step({.scaler = &scaler});
+  EXPECT_FALSE(w.half_copy_is_current()) << "nothing wrote the sevens into it";
 }
 
 TEST(Optimizer, AGraphMadeBeforeAStepNoticesIt) {

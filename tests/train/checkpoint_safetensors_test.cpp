@@ -113,6 +113,8 @@ std::vector<Bad> bad_files() {
       {"a terabyte of data", one(entry("F32", "[274877906944]", "[0,1099511627776]")),
        "lie outside"},
       {"a shape larger than its bytes", one(entry("F32", "[2]", "[0,4]")), "needs 8"},
+      {"a shape smaller than its bytes",
+       file_of("{\"a\":" + entry("F32", "[1]", "[0,8]") + "}", zeros8), "needs 4"},
       {"a dtype wider than its bytes", one(entry("F64", "[1]", "[0,4]")), "needs 8"},
       {"offsets backwards", one(entry("F32", "[1]", "[4,0]")), "lie outside"},
       {"one offset", one(entry("F32", "[1]", "[4]")), "two sizes"},

@@ -120,6 +120,13 @@ TEST(Backward, RepeatedGradientsAreNeverWrittenInPlace) {
   EXPECT_EQ(x.grad().to_vector<float>(), (Floats{0, 0, 0}));
 }
 
+TEST(Backward, RepeatedGradientsAreNotAddedToInPlace) {
+  Tensor x = leaf({1, 2, 3});
+  const Tensor y = mul(x, 1);
+  backward(add(mul(sum(y), 2), mul(sum(y), 3)));
+  EXPECT_EQ(x.grad().to_vector<float>(), (Floats{5, 5, 5}));
+}
+
 // One gradient handed to two consumers: neither may write over what the other still reads.
 TEST(Backward, AGradientSharedByTwoBranchesIsIntactInBoth) {
   Tensor a = leaf({1, 2}), b = leaf({3, 4});

@@ -140,6 +140,14 @@ TEST(InPlace, OnViewsAndTheirBasesIsRefusedWhileGradientsAreRecorded) {
   EXPECT_EQ(x.storage()->version(), 1);
 }
 
+TEST(InPlace, AGradientThatIsAddedToIsNoticedByAGraphThatUsedIt) {
+  Tensor w = leaf({1, 2}), z = leaf({3, 4});
+  backward(sum(mul(w, 2)));
+  const Tensor y = sum(mul(w.grad(), z));
+  backward(sum(mul(w, 2)));
+  EXPECT_NE(message_of([&] { backward(y); }).find("in place"), std::string::npos);
+}
+
 TEST(InPlace, AWriteThroughAViewIsNoticed) {
   Tensor w = from_vector(Floats{1, 2, 3, 4}, {2, 2});
   w.set_requires_grad(true);

@@ -215,6 +215,29 @@ TEST_F(RecipeTest, BackwardOfNormTakesNoActivationOfItsOwn) {
   EXPECT_LT(max_memory_allocated(Device::cpu()) - before, kBytes + kBytes / 2);
 }
 
+// Both branches of a sum get one and the same gradient; a product in between gives each its own.
+TEST_F(RecipeTest, AGradientThatAnotherBranchStillReadsIsNotWrittenOver) {
+  const auto run = [&](bool residual, bool shared) {
+    clear();
+    const Tensor input = conv(x);
+    const auto branch = [&](const Tensor& y) { return shared ? y : mul(y, 1); };
+    const Tensor a = branch(norm(input)), b = branch(norm(input, residual ? x : Tensor()));
+    const Tensor z = add(a, b);
+    backward(z, x);
+    return gradients();
+  };
+  for (const bool residual : {false, true}) EXPECT_EQ(run(residual, true), run(residual, false));
+  // The gradient of a residual is wanted as well, and lies over dy where that is free.
+  const auto with_residual_gradient = [&](bool shared) {
+    clear();
+    const Tensor input = conv(x), other = conv2d(x, v);
+    const auto branch = [&](const Tensor& y) { return shared ? y : mul(y, 1); };
+    backward(add(branch(norm(input)), branch(norm(input, other))), x);
+    return gradients();
+  };
+  EXPECT_EQ(with_residual_gradient(true), with_residual_gradient(false));
+}
+
 TEST_F(RecipeTest, AnInputThatOthersHoldIsNotWrittenOver) {
   Tensor input = conv(x);
   const Floats before = input.to_vector<float>();
