@@ -87,6 +87,14 @@ int64_t Module::parameter_count() const {
   return count;
 }
 
+std::vector<int64_t*> Module::counters() const {
+  std::vector<int64_t*> out;
+  visit("", [&](const std::string&, const Module& module) {
+    for (const auto& [name, counter] : module.counters_) out.push_back(counter);
+  });
+  return out;
+}
+
 void Module::train(bool on) {
   training_ = on;
   for (const auto& [name, child] : children_) child->train(on);

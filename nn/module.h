@@ -32,6 +32,8 @@ class Module {
   // State that is not trained, by name.
   std::vector<NamedTensor> named_buffers() const;
   int64_t parameter_count() const;
+  // The values that layers count with, such as batches seen; they live as long as the modules.
+  std::vector<int64_t*> counters() const;
 
   // The mode of this module and all below it: layers such as dropout and batch norm differ.
   void train(bool on = true);

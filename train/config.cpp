@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "nn/models/models.h"
 #include "optim/schedule.h"
+#include "train/data/dataset.h"
 
 namespace headroom {
 namespace {
@@ -52,7 +53,7 @@ void validate(const TrainConfig& c) {
   check_name("--optimizer", c.optimizer, optimizer_names());
   check_name("--schedule", c.schedule, schedule_names());
   check_name("--device", c.device, device_names());
-  check_range("--image-size", c.image_size, 0, 16384);
+  check_range("--image-size", c.image_size, 0, kMaxImageSize);
   check_range("--batch", c.batch, 1, kMaxBatch);
   check_range("--accum", c.accum, 1, kMaxBatch);
   check_range("--eval-batch", c.eval_batch, 0, kMaxBatch);

@@ -20,6 +20,9 @@ constexpr int64_t kDefaultLoaderThreads = 4;
 // Of a run: the learning rates lie in a table with one f32 per step.
 constexpr int64_t kMaxSteps = int64_t{1} << 24;
 
+// What a run does when a step or an evaluation does not fit into memory.
+enum class OnOutOfMemory : uint8_t { stop, halve_batch };
+
 enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
 
 struct TrainConfig {
@@ -63,6 +66,9 @@ struct TrainConfig {
   bool deterministic = false;
   MemoryFormat layout = MemoryFormat::channels_last;
   int64_t memory_limit_bytes = 0;  // 0: none
+  // halve_batch takes the step back and tries it again with half the micro-batch and the same
+  // images; likewise an evaluation.
+  OnOutOfMemory on_oom = OnOutOfMemory::stop;
 
   // Run
   std::string device = "auto";  // auto, cpu, cuda, meta:cpu, meta:cuda

@@ -227,6 +227,18 @@ void Display::on_evaluation_begin() {
   if (options_.terminal) draw("evaluating");
 }
 
+void Display::on_out_of_memory(const OutOfMemoryInfo& what) {
+  print("train: note: " + what.message);
+  if (what.in_evaluation) {
+    print(fmt::format("train: note: evaluating again with --eval-batch {} instead of {}",
+                      what.batch, what.batch_before));
+  } else {
+    print(fmt::format(
+        "train: note: step {} is tried again with --batch {} --accum {} instead of {} x {}",
+        what.step, what.batch, what.accum, what.batch_before, what.accum_before));
+  }
+}
+
 void Display::on_epoch(const EpochInfo& epoch) {
   if (epoch.evaluated) evaluation_seconds_ = options_.now() - evaluation_began_;
   if (device_.is_meta()) return;  // it has learned nothing

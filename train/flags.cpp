@@ -34,6 +34,8 @@ const NamedValues<Augment> kAugmentNames = {{"auto", Augment::automatic},
 const NamedValues<Tf32> kTf32Names = {{"off", Tf32::off}, {"conv", Tf32::conv}, {"all", Tf32::all}};
 const NamedValues<MemoryFormat> kLayoutNames = {{"nhwc", MemoryFormat::channels_last},
                                                 {"nchw", MemoryFormat::contiguous}};
+const NamedValues<OnOutOfMemory> kOnOomNames = {{"stop", OnOutOfMemory::stop},
+                                                {"halve-batch", OnOutOfMemory::halve_batch}};
 const NamedValues<DType> kHalfNames = {{"f16", DType::f16}, {"bf16", DType::bf16}};
 
 std::string joined(const std::vector<std::string>& names, const char* separator) {
@@ -298,7 +300,10 @@ FlagGroup memory() {
            bytes("--workspace-limit", &C::workspace_limit_bytes,
                  "the most scratch memory that one convolution may use"),
            bytes("--memory-limit", &C::memory_limit_bytes,
-                 "the most device memory to reserve, as on a smaller card", "no limit")}};
+                 "the most device memory to reserve, as on a smaller card", "no limit"),
+           choice("--on-oom", &C::on_oom, kOnOomNames,
+                  "out of memory: end with code 3, or take the step back and try it again with "
+                  "half of --batch and twice --accum, as often as needed")}};
 }
 
 FlagGroup run() {

@@ -43,6 +43,9 @@ class Observers : public TrainObserver {
   void on_evaluation_begin() override {
     for (TrainObserver* observer : all_) observer->on_evaluation_begin();
   }
+  void on_out_of_memory(const OutOfMemoryInfo& what) override {
+    for (TrainObserver* observer : all_) observer->on_out_of_memory(what);
+  }
   void on_epoch(const EpochInfo& epoch) override {
     for (TrainObserver* observer : all_) observer->on_epoch(epoch);
   }

@@ -26,6 +26,7 @@ void LossMeter::add(const Tensor& loss_sum, int64_t count, bool begin_window) {
   if (begin_window) {
     if (filled_ == kRingSize) flush();
     slots::copy(loss_sum, entry_of(ring_, filled_++));
+    ++windows_;
     window_count_ = 0;
   } else {
     const Tensor entry = entry_of(ring_, filled_ - 1);
@@ -65,6 +66,14 @@ void LossMeter::restore(double sum, double count) {
   count_ = count;
 }
 
+void LossMeter::restore(const Mark& mark) {
+  // A flush before the window's first loss took in finished windows only.
+  filled_ -= windows_ - mark.windows;
+  windows_ = mark.windows;
+  window_count_ = mark.window_count;
+  count_ = mark.count;
+}
+
 void MemoryMeter::fold(Device device) {
   const CachingAllocator& allocator = allocator_of(device);
   const MemoryStats stats = allocator.stats();
@@ -85,8 +94,11 @@ void MemoryMeter::begin(Device device, Phase next) {
 }
 
 void MemoryMeter::end_of_step(Device device) {
+  fold(device);
   if (++steps_ == 1) begin(device, training);
 }
+
+void MemoryMeter::discard(Device device) { allocator_of(device).reset_peak_stats(); }
 
 int64_t MemoryMeter::peak_of_steps(Device device) const {
   const int64_t finished = std::max(peak(first_step).allocated, peak(training).allocated);

@@ -27,11 +27,20 @@ class LossMeter {
   double count() { return count_; }
   void restore(double sum, double count);
 
+  // Before a window, and back to there if the window is given up: no loss was read in between.
+  struct Mark {
+    int64_t windows = 0, window_count = 0;
+    double count = 0;
+  };
+  Mark mark() const { return {windows_, window_count_, count_}; }
+  void restore(const Mark& mark);
+
  private:
   void flush();
 
   Tensor ring_;
-  int64_t filled_ = 0;        // entries begun since the last flush
+  int64_t windows_ = 0;       // begun
+  int64_t filled_ = 0;        // of them, since the last flush
   int64_t window_count_ = 0;  // samples of the last entry
   double window_sum_ = 0;     // of the last entry, if it was flushed
   double sum_ = 0, count_ = 0;
@@ -46,6 +55,8 @@ class MemoryMeter {
   void begin(Device device, Phase next);
   // After each optimizer step: the first one ends its phase.
   void end_of_step(Device device);
+  // Forgets the peak since the last step or begin(): of an attempt that ran out of memory.
+  void discard(Device device);
   void finish(Device device);
   // The most allocated in any training step so far, the running phase included.
   int64_t peak_of_steps(Device device) const;

@@ -102,6 +102,12 @@ std::string to_table(const Report& report) {
   out += part_rows(r.peak);
   out += phase_row("in the first step", r.first_step);
   out += phase_row("in evaluation", r.evaluation);
+  if (r.out_of_memory_retries > 0) {
+    out += row("out of memory", fmt::format("halved {} times, to --batch {} --accum {}, evaluation "
+                                            "--eval-batch {}",
+                                            r.out_of_memory_retries, report.config.batch,
+                                            report.config.accum, report.config.eval_batch));
+  }
   if (r.workspace_fallbacks > 0) {
     out += row("fallbacks", fmt::format("{} convolutions took a plan with a smaller workspace",
                                         r.workspace_fallbacks));
@@ -137,6 +143,7 @@ std::string to_json(const Report& report) {
   out["evaluation"] = json_of(r.evaluation);
   out["skipped_steps"] = r.skipped_steps;
   out["loss_scale"] = r.loss_scale > 0 ? Json(r.loss_scale) : Json(nullptr);
+  out["out_of_memory_retries"] = r.out_of_memory_retries;
   out["workspace_fallbacks"] = r.workspace_fallbacks;
   out["config"] = config_to_json(report.config);
   // A path may be anything but UTF-8.

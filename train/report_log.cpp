@@ -48,6 +48,22 @@ void RunLog::on_step(const StepInfo& step) {
   write(line.dump());
 }
 
+void RunLog::on_out_of_memory(const OutOfMemoryInfo& what) {
+  const Json line = {{"event", "out_of_memory"},
+                     {"in", what.in_evaluation ? "evaluation" : "step"},
+                     {"step", what.step},
+                     {"message", what.message},
+                     {"requested", what.facts.requested_bytes},
+                     {"allocated", what.facts.allocated_bytes},
+                     {"reserved", what.facts.reserved_bytes},
+                     {"limit", what.facts.limit_bytes},
+                     {"batch_before", what.batch_before},
+                     {"accum_before", what.accum_before},
+                     {"batch", what.batch},
+                     {"accum", what.accum}};
+  write(line.dump());
+}
+
 void RunLog::on_epoch(const EpochInfo& epoch) {
   const auto measured = [&](bool is_known, double value) {
     return is_known && !device_.is_meta() ? Json(value) : Json(nullptr);

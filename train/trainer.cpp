@@ -1,58 +1,19 @@
 // The training loop.
 #include "train/trainer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/autograd/autograd.h"
 #include "core/base/parallel.h"
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
 #include "nn/models/models.h"
-#include "optim/schedule.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/evaluation.h"
 #include "train/input.h"
 #include "train/meters.h"
+#include "train/rollback.h"
+#include "train/setup.h"
 
 namespace headroom {
-namespace {
-
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& model) {
-  auto groups = decay_groups(model.parameters(), c.weight_decay);
-  if (c.optimizer == "sgd") {
-    SgdOptions options;
-    options.lr = lr_of(c);
-    options.momentum = c.momentum;
-    options.nesterov = c.nesterov && c.momentum > 0;
-    return std::make_unique<Sgd>(std::move(groups), options);
-  }
-  AdamOptions options;
-  options.lr = lr_of(c);
-  options.decoupled = c.optimizer == "adamw";
-  return std::make_unique<Adam>(std::move(groups), options);
-}
-
-// "digits" of "digits train".
-std::string name_of_both(const std::string& training_set) {
-  const std::string suffix = " train";
-  const size_t at = training_set.rfind(suffix);
-  const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
-  return ends_with_it ? training_set.substr(0, at) : training_set;
-}
-
-void apply_settings(const TrainConfig& c, Device device) {
-  Settings& s = settings();
-  s.cudnn = c.cudnn;
-  s.cudnn_benchmark = c.cudnn_benchmark;
-  s.deterministic = c.deterministic;
-  s.tf32 = c.tf32;
-  s.workspace_limit_bytes = c.workspace_limit_bytes;
-  set_num_threads(static_cast<int>(c.threads));
-  allocator_of(device).set_memory_limit(c.memory_limit_bytes);
-  manual_seed(c.seed);
-}
-
-}  // namespace
 
 struct Trainer::Impl {
   TrainConfig config;
@@ -63,6 +24,8 @@ struct Trainer::Impl {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<GradScaler> scaler;
   std::unique_ptr<Sampler> sampler;
+  std::unique_ptr<DeviceInput> input;  // of the training set, from the next window on
+  Rollback rollback;
   TrainerState state;
   LossMeter losses;
   MemoryMeter memory;
@@ -75,6 +38,11 @@ struct Trainer::Impl {
     device = device_of(config, &note);
     if (!note.empty()) info.warnings.push_back(note);
     if (!config.save.empty()) check_writable(config.save);
+    if (config.deterministic && config.cudnn_benchmark && device.is_cuda()) {
+      info.warnings.push_back(
+          "--cudnn-benchmark chooses plans by their time: the next run may choose others, and "
+          "differ in spite of --deterministic");
+    }
     if (!config.save.empty() && device.is_meta()) {
       info.warnings.push_back("--save: a meta device holds no weights, so nothing is written");
     }
@@ -136,6 +104,7 @@ struct Trainer::Impl {
       scaler = std::make_unique<GradScaler>(scaling, device);
     }
     losses.open(device);
+    if (halves()) rollback = Rollback(*model, losses);
     info.parameter_count = model->parameter_count();
     info.device_name = name_of(device);
     info.device_description = runtime_of(device).description();
@@ -160,16 +129,7 @@ struct Trainer::Impl {
                 info.steps_per_epoch, " steps each that is more than the ", kMaxSteps,
                 " steps of the longest run");
     }
-    ScheduleOptions schedule;
-    schedule.kind = parse_schedule(config.schedule);
-    schedule.lr = lr_of(config);
-    schedule.total_steps = info.total_steps;
-    const double share = config.warmup * static_cast<double>(info.total_steps);
-    schedule.warmup_steps = config.warmup < 1
-                                ? std::max<int64_t>(config.warmup > 0, static_cast<int64_t>(share))
-                                : static_cast<int64_t>(config.warmup);
-    schedule.step_every = std::max<int64_t>(1, info.total_steps / 3);
-    optimizer->set_schedule(make_schedule(schedule));
+    optimizer->set_schedule(make_rates(config, info.total_steps));
   }
 
   std::map<std::string, std::string> facts() const {
@@ -222,22 +182,6 @@ struct Trainer::Impl {
     observer.on_save(config.save, state.step);
   }
 
-  InputOptions input_options(bool training) const {
-    InputOptions options;
-    options.device = device;
-    options.dtype = config.amp.value_or(DType::f32);
-    options.layout = config.layout;
-    options.crop =
-        training && (config.augment == Augment::crop || config.augment == Augment::crop_flip);
-    options.flip =
-        training && (config.augment == Augment::flip || config.augment == Augment::crop_flip);
-    options.resident = training && config.resident;
-    options.max_batch = training ? config.batch : eval_batch_of(config);
-    options.threads = config.loader_threads;
-    options.seed = config.seed;
-    return options;
-  }
-
   Tensor forward(const Tensor& images) {
     if (!config.amp) return (*model)(images);
     const Autocast region(*config.amp);
@@ -261,34 +205,57 @@ struct Trainer::Impl {
     optimizer->zero_grad();
   }
 
+  bool halves() const { return config.on_oom == OnOutOfMemory::halve_batch; }
+
+  // Runs `attempt`; if memory runs out and `batch` can be halved, halves it and says so. True if
+  // the attempt went through.
+  template <class Attempt>
+  bool fits(int64_t TrainConfig::*batch, bool in_evaluation, TrainObserver& observer,
+            RunResult& result, const Attempt& attempt) {
+    OutOfMemoryInfo what;
+    try {
+      attempt();
+      return true;
+    } catch (const OutOfMemory& error) {
+      if (!halves() || config.*batch == 1) throw;
+      what.message = error.what();
+      what.facts = error.facts();
+    }
+    memory.discard(device);
+    what.in_evaluation = in_evaluation;
+    what.step = in_evaluation ? state.step : state.step + 1;
+    what.batch_before = config.*batch;
+    what.accum_before = in_evaluation ? 1 : config.accum;
+    what.batch = config.*batch = (config.*batch + 1) / 2;
+    what.accum = in_evaluation ? 1 : accum_of(what.batch);
+    if (!in_evaluation) config.accum = what.accum;
+    ++result.out_of_memory_retries;
+    observer.on_out_of_memory(what);
+    return false;
+  }
+
+  // Micro-batches of `batch` images that make up a window.
+  int64_t accum_of(int64_t batch) const { return (sampler->options().window - 1) / batch + 1; }
+
   // Not evaluated if `stop` said so meanwhile.
-  EpochInfo evaluate(TrainObserver& observer, const std::function<bool()>& stop) {
-    EpochInfo out;
+  EpochInfo evaluate_epoch(TrainObserver& observer, const std::function<bool()>& stop,
+                           RunResult& result) {
     observer.on_evaluation_begin();
     memory.begin(device, MemoryMeter::evaluation);
-    const EvalScope modes(*model);
-    const NoGrad no_grad;
-    const PhaseScope phase(Phase::evaluation);
-    SamplerOptions order;
-    order.batch = eval_batch_of(config);
-    order.shuffle = false;
-    Sampler in_order(data.test->size(), order);
-    const int64_t batches = in_order.batches_per_epoch();
-    DeviceInput input(*data.test, batch_source(std::move(in_order), batches), input_options(false));
-    LossMeter meter;
-    meter.open(device);
-    Tensor correct = zeros({}, {DType::i64, device});
-    CrossEntropyOptions options;
-    options.reduction = Reduction::sum;
-    while (auto batch = input.next()) {
-      if (stop()) return out;
-      const Tensor logits = forward(batch->images);
-      meter.add(cross_entropy(logits, batch->labels, options), batch->count, true);
-      count_correct(logits, batch->labels, correct);
+    std::optional<Evaluation> measured;
+    const auto attempt = [&] {
+      measured = evaluate(
+          *model, *data.test, input_options_of(config, device, false),
+          [this](const Tensor& x) { return forward(x); }, stop);
+    };
+    while (!fits(&TrainConfig::eval_batch, true, observer, result, attempt)) {
     }
-    out.test_loss = meter.mean();
-    out.test_accuracy = correct.item() / static_cast<double>(data.test->size());
-    out.evaluated = true;
+    EpochInfo out;
+    out.evaluated = measured.has_value();
+    if (measured) {
+      out.test_loss = measured->loss;
+      out.test_accuracy = measured->accuracy;
+    }
     return out;
   }
 
@@ -301,7 +268,7 @@ struct Trainer::Impl {
     // A run that ended inside an epoch may be resumed with more steps, and go on counting.
     if (plan.last_in_epoch) losses.restore(0, 0);
     if (config.evaluate && data.test) {
-      epoch = evaluate(observer, stop);
+      epoch = evaluate_epoch(observer, stop, result);
       result.interrupted = !epoch.evaluated;
     }
     epoch.epoch = plan.epoch + 1;
@@ -318,24 +285,51 @@ struct Trainer::Impl {
     clock.start(device);
   }
 
+  // The input from the window on that comes next.
+  void open_input() {
+    SamplerOptions order = sampler->options();
+    order.batch = config.batch;
+    Sampler from_here(data.train->size(), order);
+    from_here.restore(state.sampler);
+    input = std::make_unique<DeviceInput>(
+        *data.train, batch_source(std::move(from_here), info.total_steps - state.step),
+        input_options_of(config, device, true));
+  }
+
+  // A window and its optimizer step. What it leaves when it throws OutOfMemory is for rollback.
+  MicroBatch run_window() {
+    rollback.mark();
+    if (!input) open_input();
+    for (;;) {
+      const std::optional<InputBatch> batch = input->next();
+      CHECK(batch.has_value(), "the input ended before the run");
+      forward_backward(*batch);
+      if (!batch->plan.last_in_window) continue;
+      optimizer_step();
+      return batch->plan;
+    }
+  }
+
+  // A window, with smaller micro-batches if it does not fit and the configuration says so.
+  MicroBatch step_that_fits(TrainObserver& observer, RunResult& result) {
+    MicroBatch last;
+    while (!fits(&TrainConfig::batch, false, observer, result, [&] { last = run_window(); })) {
+      input.reset();
+      rollback.restore();
+    }
+    return last;
+  }
+
   RunResult run(TrainObserver& observer, const std::function<bool()>& stop) {
     RunResult result;
     observer.on_start(info);
     memory.begin(device, MemoryMeter::first_step);
     const int64_t skipped_before = state.step - optimizer->applied_steps();
-    DeviceInput input(*data.train, batch_source(*sampler, info.total_steps - state.step),
-                      input_options(true));
-    int64_t images = 0, images_seen = 0;
+    int64_t images_seen = 0;
     clock.start(device);
-    while (!result.interrupted) {
-      auto batch = input.next();
-      if (!batch) break;
-      forward_backward(*batch);
-      images += batch->count;
-      if (!batch->plan.last_in_window) continue;
-      optimizer_step();
-      const MicroBatch plan = batch->plan;
-      batch.reset();
+    while (!result.interrupted && state.step < info.total_steps) {
+      const MicroBatch plan = step_that_fits(observer, result);
+      const int64_t images = plan.window_images;
       ++state.step;
       state.sampler = plan.state_after_window;
       images_seen += images;
@@ -344,12 +338,12 @@ struct Trainer::Impl {
       observer.on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
                         memory.peak_of_steps(device),
                         [this] { return losses.last_window_mean(); }});
-      images = 0;
       const bool last = state.step == info.total_steps;
       if (plan.last_in_epoch || last) end_epoch(plan, observer, stop, result);
       if (!last && stop()) result.interrupted = true;
     }
     clock.pause(device);
+    input.reset();
     memory.finish(device);
     // Of an epoch that was cut short.
     if (losses.count() > 0) result.train_loss = losses.mean();

@@ -69,12 +69,26 @@ struct RunResult {
   std::optional<double> test_accuracy, test_loss;
   double step_ms = 0;       // mean optimizer step, the first of the process left out
   double images_per_s = 0;  // likewise
-  PhasePeak peak;        // over training steps after the first (the first, if it was the only one)
+  // Over training steps after the first (the first, if it was the only one). Attempts that ran out
+  // of memory do not count.
+  PhasePeak peak;
   PhasePeak first_step;  // with what only the first step does: state, plan searches
   PhasePeak evaluation;
   int64_t workspace_fallbacks = 0;
+  int64_t out_of_memory_retries = 0;  // halvings of the batch, evaluations included
   bool interrupted = false;
   double loss_scale = 0;
+};
+
+// A step or an evaluation that ran out of memory and is tried again with fewer images at a time.
+struct OutOfMemoryInfo {
+  bool in_evaluation = false;
+  int64_t step = 0;     // the one that failed; for an evaluation, the last one done
+  std::string message;  // of the failure
+  OutOfMemory::Facts facts;
+  // Images of a pass and passes per step, before and from now on; for an evaluation accum is 1.
+  int64_t batch_before = 0, accum_before = 0;
+  int64_t batch = 0, accum = 0;
 };
 
 // Called from the training thread. Exceptions pass through the trainer.
@@ -84,6 +98,7 @@ class TrainObserver {
   virtual void on_start(const RunInfo&) {}
   virtual void on_step(const StepInfo&) {}
   virtual void on_evaluation_begin() {}
+  virtual void on_out_of_memory(const OutOfMemoryInfo&) {}
   virtual void on_epoch(const EpochInfo&) {}
   // After a checkpoint was written.
   virtual void on_save(const std::string& /*path*/, int64_t /*step*/) {}
@@ -111,7 +126,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   const RunInfo& info() const;
-  const TrainConfig& config() const;  // as settled
+  // As settled; with OnOutOfMemory::halve_batch, batch, accum and eval_batch follow what runs.
+  const TrainConfig& config() const;
   Device device() const;
   Module& model();
 

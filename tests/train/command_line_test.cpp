@@ -47,7 +47,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --no-inplace "
       "--no-cudnn --cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
       "nchw "
-      "--device meta:cuda --memory-limit 2GB --seed 12 --threads 3 --loader-threads 0 --resident "
+      "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --seed 12 --threads 3 "
+      "--loader-threads 0 --resident "
       "--save a --resume b --log c --json --no-eval"));
   const nlohmann::ordered_json expected = {{"model", "resnet18"},
                                            {"data", "random:3x32x32:10"},
@@ -82,6 +83,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"inplace", false},
                                            {"workspace_limit", 8 << 20},
                                            {"memory_limit", 2000000000},
+                                           {"on_oom", "halve-batch"},
                                            {"device", "meta:cuda"},
                                            {"threads", 3},
                                            {"seed", 12},

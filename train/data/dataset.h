@@ -79,6 +79,8 @@ struct DataSplit {
   std::unique_ptr<Dataset> test;
 };
 
+constexpr int64_t kMaxImageSize = 8192;  // of a side that images are resized to
+
 struct DataOptions {
   // Side of the square that images are resized to (see resize.h); 0 keeps the size of the files.
   int64_t image_size = 0;

@@ -14,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxImageSize = 8192;
-
 DataSplit resize_both(DataSplit split, int64_t side) {
   if (side == 0) return split;
   return {resized(std::move(split.train), side), resized(std::move(split.test), side)};

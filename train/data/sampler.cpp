@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -22,6 +23,12 @@ uint64_t half(const PhiloxWords& words, int64_t which) {
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// The product, or the largest number where that is smaller.
+int64_t saturated(int64_t a, int64_t b) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  return a > kLargest / b ? kLargest : a * b;
+}
 
 }  // namespace
 
@@ -49,25 +56,25 @@ Sampler::Sampler(int64_t size, const SamplerOptions& options) : size_(size), opt
   CHECK_ARG(size >= 1, "sampler: the data set has no images");
   CHECK_ARG(options.batch >= 1, "sampler: batch must be 1 or more, got ", options.batch);
   CHECK_ARG(options.accum >= 1, "sampler: accum must be 1 or more, got ", options.accum);
+  CHECK_ARG(options.window >= 0, "sampler: window must be 0 or more, got ", options.window);
+  if (options_.window == 0) options_.window = saturated(options.batch, options.accum);
   CHECK_ARG(window_starts_at(0), "sampler: there are no batches: ", size,
             " images are fewer than batch ", options.batch, " x accum ", options.accum,
             ", and short windows are dropped");
 }
 
-// Written without batch * accum, which may overflow.
 bool Sampler::window_starts_at(int64_t position) const {
-  const int64_t left = size_ - position;
-  return options_.drop_last ? left / options_.batch >= options_.accum : left > 0;
+  return size_ - position >= (options_.drop_last ? options_.window : 1);
 }
 
 int64_t Sampler::windows_per_epoch() const {
-  return options_.drop_last ? size_ / options_.batch / options_.accum
-                            : ceil_div(ceil_div(size_, options_.batch), options_.accum);
+  return options_.drop_last ? size_ / options_.window : ceil_div(size_, options_.window);
 }
 
 int64_t Sampler::batches_per_epoch() const {
-  return options_.drop_last ? windows_per_epoch() * options_.accum
-                            : ceil_div(size_, options_.batch);
+  const int64_t full = size_ / options_.window, rest = size_ % options_.window;
+  const int64_t of_rest = options_.drop_last ? 0 : ceil_div(rest, options_.batch);
+  return full * ceil_div(options_.window, options_.batch) + of_rest;
 }
 
 void Sampler::normalise() {
@@ -85,15 +92,16 @@ std::vector<MicroBatch> Sampler::next_window() {
   order_epoch(start.epoch);
   std::vector<MicroBatch> window;
   int64_t position = start.position;
-  while (position < size_ && static_cast<int64_t>(window.size()) < options_.accum) {
-    const int64_t count = std::min(options_.batch, size_ - position);
+  const int64_t end = position + std::min(options_.window, size_ - position);
+  while (position < end) {
+    const int64_t count = std::min(options_.batch, end - position);
     MicroBatch batch;
     batch.indices.resize(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       batch.indices[i] = options_.shuffle ? order_[position + i] : position + i;
     }
     batch.epoch = start.epoch;
-    batch.window = start.position / options_.batch / options_.accum;
+    batch.window = start.position / options_.window;
     batch.in_window = static_cast<int64_t>(window.size());
     window.push_back(std::move(batch));
     position += count;

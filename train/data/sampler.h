@@ -13,8 +13,10 @@ namespace headroom {
 struct SamplerOptions {
   int64_t batch = 1;  // images of a micro-batch
   int64_t accum = 1;  // micro-batches of a window, that is, of an optimizer step
-  bool drop_last =
-      false;  // leave out an epoch's last window if it is short of batch * accum images
+  // Images of a window, whose last micro-batch may then be short; 0: batch * accum. It keeps the
+  // windows of a run as they are when its micro-batches change.
+  int64_t window = 0;
+  bool drop_last = false;  // leave out an epoch's last window if it is short of images
   bool shuffle = true;
   uint64_t seed = 0;
 };
@@ -43,8 +45,8 @@ struct MicroBatch {
 
 class Sampler {
  public:
-  // For a set of `size` images. Throws InvalidArgument if size, batch or accum is under 1, or if
-  // drop_last leaves no window at all ("there are no batches").
+  // For a set of `size` images. Throws InvalidArgument if size, batch or accum is under 1, window
+  // under 0, or if drop_last leaves no window at all ("there are no batches").
   Sampler(int64_t size, const SamplerOptions& options);
 
   const SamplerOptions& options() const { return options_; }
@@ -52,8 +54,8 @@ class Sampler {
   int64_t batches_per_epoch() const;
 
   // The micro-batches of the next window, then moves on; epochs follow each other without end. All
-  // windows have batch * accum images but the last of an epoch, whose micro-batches are full until
-  // the images run out.
+  // windows have the same number of images but the last of an epoch. Micro-batches are full until
+  // the window's images run out.
   std::vector<MicroBatch> next_window();
 
   const SamplerState& state() const { return state_; }

@@ -1,0 +1,76 @@
+// The parts of a run.
+#include "train/setup.h"
+
+#include <algorithm>
+
+#include "core/base/parallel.h"
+#include "core/memory/caching_allocator.h"
+#include "core/tensor/generator.h"
+#include "optim/schedule.h"
+
+namespace headroom {
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& model) {
+  auto groups = decay_groups(model.parameters(), c.weight_decay);
+  if (c.optimizer == "sgd") {
+    SgdOptions options;
+    options.lr = lr_of(c);
+    options.momentum = c.momentum;
+    options.nesterov = c.nesterov && c.momentum > 0;
+    return std::make_unique<Sgd>(std::move(groups), options);
+  }
+  AdamOptions options;
+  options.lr = lr_of(c);
+  options.decoupled = c.optimizer == "adamw";
+  return std::make_unique<Adam>(std::move(groups), options);
+}
+
+std::string name_of_both(const std::string& training_set) {
+  const std::string suffix = " train";
+  const size_t at = training_set.rfind(suffix);
+  const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
+  return ends_with_it ? training_set.substr(0, at) : training_set;
+}
+
+void apply_settings(const TrainConfig& c, Device device) {
+  Settings& s = settings();
+  s.cudnn = c.cudnn;
+  s.cudnn_benchmark = c.cudnn_benchmark;
+  s.deterministic = c.deterministic;
+  s.tf32 = c.tf32;
+  s.workspace_limit_bytes = c.workspace_limit_bytes;
+  set_num_threads(static_cast<int>(c.threads));
+  allocator_of(device).set_memory_limit(c.memory_limit_bytes);
+  manual_seed(c.seed);
+}
+
+std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
+  ScheduleOptions schedule;
+  schedule.kind = parse_schedule(config.schedule);
+  schedule.lr = lr_of(config);
+  schedule.total_steps = total_steps;
+  const double share = config.warmup * static_cast<double>(total_steps);
+  schedule.warmup_steps = config.warmup < 1
+                              ? std::max<int64_t>(config.warmup > 0, static_cast<int64_t>(share))
+                              : static_cast<int64_t>(config.warmup);
+  schedule.step_every = std::max<int64_t>(1, total_steps / 3);
+  return make_schedule(schedule);
+}
+
+InputOptions input_options_of(const TrainConfig& config, Device device, bool training) {
+  InputOptions options;
+  options.device = device;
+  options.dtype = config.amp.value_or(DType::f32);
+  options.layout = config.layout;
+  options.crop =
+      training && (config.augment == Augment::crop || config.augment == Augment::crop_flip);
+  options.flip =
+      training && (config.augment == Augment::flip || config.augment == Augment::crop_flip);
+  options.resident = training && config.resident;
+  options.max_batch = training ? config.batch : eval_batch_of(config);
+  options.threads = config.loader_threads;
+  options.seed = config.seed;
+  return options;
+}
+
+}  // namespace headroom

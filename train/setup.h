@@ -1,0 +1,30 @@
+// What a configuration asks for, made: the parts of a run that depend on its flags alone.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "train/config.h"
+#include "train/data/dataset.h"
+#include "train/input.h"
+
+namespace headroom {
+
+// The optimizer of all parameters, without decay for those of one dimension.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Module& model);
+
+// The learning rate of each of `total_steps` steps.
+std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps);
+
+// Sets the process's switches, threads and random state, and the device's memory limit.
+void apply_settings(const TrainConfig& config, Device device);
+
+// How images reach the device. A training set is augmented; a test set is not.
+InputOptions input_options_of(const TrainConfig& config, Device device, bool training);
+
+// "digits" of "digits train".
+std::string name_of_both(const std::string& training_set);
+
+}  // namespace headroom
