@@ -58,6 +58,17 @@ if(NOT HEADROOM_CUDA_INCLUDE)
 endif()
 if(NOT HEADROOM_CUDNN_INCLUDE)
   list(APPEND headroom_cuda_missing "cudnn.h")
+else()
+  set(headroom_cudnn_major "")  # before cuDNN 8 there was no such header
+  if(EXISTS "${HEADROOM_CUDNN_INCLUDE}/cudnn_version.h")
+    file(STRINGS "${HEADROOM_CUDNN_INCLUDE}/cudnn_version.h" headroom_cudnn_major
+         REGEX "^#define CUDNN_MAJOR +[0-9]+")
+  endif()
+  string(REGEX REPLACE "[^0-9]" "" headroom_cudnn_major "${headroom_cudnn_major}")
+  if(NOT headroom_cudnn_major EQUAL 9)
+    list(APPEND headroom_cuda_missing
+         "cuDNN 9 (${HEADROOM_CUDNN_INCLUDE} has '${headroom_cudnn_major}')")
+  endif()
 endif()
 if(NOT HEADROOM_CUDNN_FRONTEND_INCLUDE)
   list(APPEND headroom_cuda_missing "cudnn_frontend.h (./dev build fetches it)")

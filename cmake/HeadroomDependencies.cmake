@@ -3,9 +3,6 @@
 find_package(Threads REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_package(fmt REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
-
 # An imported target for a static archive whose package would otherwise pick the shared library.
 function(headroom_import_static target archive header)
   find_library(HEADROOM_LIB_${archive} NAMES lib${archive}.a REQUIRED)
@@ -17,10 +14,14 @@ function(headroom_import_static target archive header)
     INTERFACE_INCLUDE_DIRECTORIES "${HEADROOM_INCLUDE_${archive}}")
 endfunction()
 
-headroom_import_static(headroom_zlib z zlib.h)
-headroom_import_static(headroom_jpeg jpeg jpeglib.h)
-headroom_import_static(headroom_png png png.h)
-set_target_properties(headroom_png PROPERTIES INTERFACE_LINK_LIBRARIES "headroom_zlib;m")
+if(HEADROOM_BUILD_PROGRAMS OR HEADROOM_BUILD_TESTS)
+  find_package(CLI11 REQUIRED)
+  find_package(nlohmann_json REQUIRED)
+  headroom_import_static(headroom_zlib z zlib.h)
+  headroom_import_static(headroom_jpeg jpeg jpeglib.h)
+  headroom_import_static(headroom_png png png.h)
+  set_target_properties(headroom_png PROPERTIES INTERFACE_LINK_LIBRARIES "headroom_zlib;m")
+endif()
 
 # libgomp linked statically. Only core/base/parallel.cpp is compiled with -fopenmp.
 execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.a

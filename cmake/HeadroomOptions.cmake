@@ -2,6 +2,7 @@
 set(HEADROOM_CUDA AUTO CACHE STRING "CUDA backend: AUTO builds it when all it needs is found")
 set_property(CACHE HEADROOM_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HEADROOM_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+option(HEADROOM_BUILD_PROGRAMS "Build train and the examples" ${PROJECT_IS_TOP_LEVEL})
 option(HEADROOM_BUILD_TESTS "Build the tests and benchmarks" ${PROJECT_IS_TOP_LEVEL})
 set(HEADROOM_SANITIZE "" CACHE STRING "Sanitizers for host code, e.g. address,undefined")
 

@@ -42,11 +42,35 @@ void GradScaler::set_state(double scale, int64_t growth_tracker) {
   fill_(tracker_, static_cast<double>(growth_tracker));
 }
 
-void GradScaler::update(bool found_inf) {
-  const Tensor control = zeros({kControlFields}, {DType::f32, scale_.device()});
+void GradScaler::prepare_shared_update() {
+  if (control_.defined()) return;
+  const TagScope tag(Tag::optimizer_state);
   const Tensor applied = zeros({}, {DType::i64, scale_.device()});
-  slots::fill(found_inf ? 1 : 0, detail::alias(control, kFoundInf, {1}, {1}, control.format()));
-  slots::finish_step(control, params_, applied, scale_, tracker_);
+  control_ = zeros({kControlFields}, {DType::f32, scale_.device()});
+  applied_ = applied;
+}
+
+Tensor GradScaler::found_inf() const {
+  return detail::alias(control_, kFoundInf, {}, {}, control_.format());
+}
+
+void GradScaler::add_found_inf(const Tensor& found_inf_of_one) {
+  slots::binary(BinaryOp::maximum, found_inf(), found_inf_of_one, found_inf());
+  pending_ = true;
+}
+
+void GradScaler::update() {
+  CHECK_ARG(pending_, "loss scaler: update() needs an optimizer's step with update_scale = false");
+  slots::finish_step(control_, params_, applied_, scale_, tracker_);
+  slots::fill(0, found_inf());
+  pending_ = false;
+}
+
+void GradScaler::update(bool found_inf_now) {
+  prepare_shared_update();
+  slots::fill(found_inf_now ? 1 : 0, found_inf());
+  pending_ = true;
+  update();
 }
 
 }  // namespace headroom

@@ -40,13 +40,25 @@ class GradScaler {
   int64_t growth_tracker() const;
   void set_state(double scale, int64_t growth_tracker);
 
+  // One decision for all optimizers that stepped with update_scale = false since the last: backs
+  // off if any of them found inf or NaN. Waits for nothing. Throws InvalidArgument if none did.
+  void update();
   // Feeds one step's verdict without an optimizer: as update() after a step whose found-inf was
   // this.
   void update(bool found_inf);
 
+  // For Optimizer::step(): makes room for the verdicts of several optimizers, and takes one in (f32
+  // [], not 0 if inf or NaN was found).
+  void prepare_shared_update();
+  void add_found_inf(const Tensor& found_inf);
+
  private:
+  Tensor found_inf() const;
+
   ScalerParams params_;
   Tensor scale_, tracker_;
+  Tensor control_, applied_;  // of updates that no optimizer's step makes; undefined until needed
+  bool pending_ = false;
 };
 
 }  // namespace headroom

@@ -150,6 +150,7 @@ void Optimizer::step(const StepOptions& options) {
     const TagScope tag(Tag::workspace);
     norms = empty({static_cast<int64_t>(all.size())}, {DType::f32, device_});
   }
+  if (options.scaler && !options.update_scale) options.scaler->prepare_shared_update();
   make_state();  // the last that can run out of memory, so that a failed step leaves nothing behind
   for (size_t c = 0; c < cohorts_.size(); ++c) {
     const Cohort& cohort = cohorts_[c];
@@ -161,6 +162,9 @@ void Optimizer::step(const StepOptions& options) {
       slots::copy(control_field(cohorts_[0].control, kLr), control_field(cohort.control, kLr));
     }
     if (options.scaler) slots::check_finite(all_views, cohort.control);
+    if (c == 0 && options.scaler && !options.update_scale) {
+      options.scaler->add_found_inf(control_field(cohort.control, kFoundInf));
+    }
     if (options.clip_norm > 0)
       slots::clip_norm(all_views, options.clip_norm, norms, cohort.control);
   }
@@ -185,7 +189,7 @@ void Optimizer::step(const StepOptions& options) {
   }
   for (size_t c = 0; c < cohorts_.size(); ++c) {
     // The scaler decides once per step, with the first cohort.
-    const bool scaler = c == 0 && options.scaler;
+    const bool scaler = c == 0 && options.scaler && options.update_scale;
     slots::finish_step(cohorts_[c].control, scaler ? options.scaler->params() : ScalerParams{},
                        cohorts_[c].applied, scaler ? options.scaler->scale_tensor().view() : View{},
                        scaler ? options.scaler->growth_tracker_tensor().view() : View{});

@@ -26,6 +26,10 @@ std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters,
 struct StepOptions {
   GradScaler* scaler = nullptr;  // gradients are divided by its scale; overflow skips the step
   double clip_norm = 0;          // > 0: limits the norm of all (unscaled) gradients together
+  // Several optimizers that share a scaler step with false, and scaler->update() decides once for
+  // all of them: each skips its own step if its own gradients overflowed, any of them halves the
+  // scale.
+  bool update_scale = true;
 };
 
 // A named scalar or tensor of optimizer state.

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kOneCycleStartDivisor = 25;
 constexpr double kOneCycleEndDivisor = 25e4;
+constexpr double kOneCycleRise = 0.3;  // of all steps
 
 // From `begin` to `end` along half a cosine; t in [0, 1].
 double half_cosine(double begin, double end, double t) {
@@ -47,7 +48,8 @@ std::vector<float> make_schedule(const ScheduleOptions& o) {
             "schedule: step needs a period of at least 1, got ", o.step_every);
   int64_t warmup = std::min(o.warmup_steps, o.total_steps);
   if (o.kind == ScheduleKind::one_cycle && warmup == 0)
-    warmup = std::max<int64_t>(1, o.total_steps / 3);
+    warmup = std::max<int64_t>(
+        1, static_cast<int64_t>(kOneCycleRise * static_cast<double>(o.total_steps)));
   const int64_t rest = o.total_steps - warmup;
   std::vector<float> rates;
   rates.reserve(static_cast<size_t>(o.total_steps));
@@ -64,11 +66,12 @@ std::vector<float> make_schedule(const ScheduleOptions& o) {
         if (after > 0) rate = half_cosine(o.lr, o.lr * o.final_fraction, ratio(after, rest));
         break;
       case ScheduleKind::one_cycle:
-        if (after < 0) {
-          rate = half_cosine(o.lr / kOneCycleStartDivisor, o.lr, ratio(k + 1, warmup));
+        // The last step of the rise has the highest rate, the last of all the lowest.
+        if (after < -1) {
+          rate = half_cosine(o.lr / kOneCycleStartDivisor, o.lr, ratio(k, warmup - 1));
         } else {
           rate = half_cosine(o.lr, std::max(o.lr * o.final_fraction, o.lr / kOneCycleEndDivisor),
-                             ratio(after, rest));
+                             ratio(after + 1, rest));
         }
         break;
     }

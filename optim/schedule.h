@@ -27,11 +27,10 @@ struct ScheduleOptions {
 //   constant   lr
 //   step       lr * gamma^floor(k / step_every)
 //   cosine     lr * (f + (1 - f) * (1 + cos(pi * k / n)) / 2), k counted from the end of the
-//   warm-up,
-//              n the steps after it (Loshchilov & Hutter 2017)
-//   one_cycle  a cosine from lr / 25 up to lr over the warm-up (a third of the steps if none is
-//   given),
-//              then a cosine down to lr * max(final_fraction, 1e-4 / 25) (Smith & Topin 2018)
+//              warm-up, n the steps after it (Loshchilov & Hutter 2017)
+//   one_cycle  half a cosine from lr / 25 up to lr at the last step of the warm-up (0.3 of the
+//              steps if none is given), then one down to lr * max(f, 1 / 25e4) at the last step
+//              (Smith & Topin 2018); momentum stays as it is
 // Throws InvalidArgument for rates or counts that make no sense.
 std::vector<float> make_schedule(const ScheduleOptions& options);
 

@@ -117,6 +117,10 @@ void check_combinations(const std::deque<Given>& given, const TrainConfig& confi
             "--init-scale: only --amp=f16 scales its loss");
   CHECK_ARG(!was_given(given, "--nesterov") || !was_given(given, "--no-nesterov"),
             "--nesterov and --no-nesterov: give one of them, not both");
+  CHECK_ARG(!was_given(given, "--nesterov") || config.momentum > 0,
+            "--nesterov: needs a --momentum above 0, got ", config.momentum);
+  CHECK_ARG(config.cudnn || !config.cudnn_benchmark,
+            "--no-cudnn and --cudnn-benchmark: give one of them, not both");
 }
 
 // ---- Help ----

@@ -66,7 +66,7 @@ void validate(const TrainConfig& c) {
   check_real("--lr", c.lr, 0, kLargeRate);
   check_real("--momentum", c.momentum, 0, 1);
   check_real("--weight-decay", c.weight_decay, 0, kLargeRate);
-  check_real("--warmup", c.warmup, 0, 1e12);
+  check_real("--warmup", warmup_of(c), 0, 1e12);
   CHECK_ARG(c.warmup < 1 || c.warmup == std::floor(c.warmup),
             "--warmup: needs a share of all steps below 1 or a whole number of steps, got ",
             c.warmup);
@@ -82,6 +82,14 @@ double lr_of(const TrainConfig& config) {
   constexpr double kSgdRate = 0.05, kAdamRate = 1e-3;
   if (config.lr > 0) return config.lr;
   return config.optimizer == "sgd" ? kSgdRate : kAdamRate;
+}
+
+double warmup_of(const TrainConfig& config) {
+  constexpr double kCosineShare = 0.15, kOneCycleShare = 0.3, kOpen = -1;
+  if (config.warmup != kOpen) return config.warmup;
+  return config.schedule == "cosine"      ? kCosineShare
+         : config.schedule == "one-cycle" ? kOneCycleShare
+                                          : 0;
 }
 
 Device device_of(const TrainConfig& config, std::string* note) {

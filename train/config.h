@@ -50,7 +50,7 @@ struct TrainConfig {
   bool nesterov = true;
   double weight_decay = 5e-4;  // parameters of two or more dimensions only
   std::string schedule = "cosine";
-  double warmup = 0.15;  // below 1: a share of all steps; else steps
+  double warmup = -1;    // below 1: a share of all steps; else steps; -1: as the schedule has it
   double clip_norm = 0;  // 0: no clipping
   double label_smoothing = 0;
 
@@ -93,6 +93,7 @@ inline int64_t eval_batch_of(const TrainConfig& config) {
   return config.eval_batch > 0 ? config.eval_batch : config.batch;
 }
 double lr_of(const TrainConfig& config);
+double warmup_of(const TrainConfig& config);  // 0.15 for cosine, 0.3 for one-cycle, else none
 
 // The device that "auto" and names stand for. Throws InvalidArgument when it is not there; `note`
 // (optional) receives why auto took the CPU.

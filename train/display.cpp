@@ -165,6 +165,7 @@ void Display::on_start(const RunInfo& info) {
 
 // The first step is left out: it searches plans and makes state, so its rate says nothing.
 void Display::update_rate(const StepInfo& step) {
+  if (device_.is_meta()) return;  // it computes nothing, so its speed is no one's
   const bool is_first = step.step == info_.first_step + 1;
   const double elapsed = step.seconds - rate_seconds_;
   if (!is_first && elapsed < kRateSeconds && step_seconds_ >= 0) return;

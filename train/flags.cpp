@@ -219,6 +219,19 @@ Flag seed_flag() {
   return flag;
 }
 
+// A negative value stands for the schedule's own default, so it cannot be given.
+Flag warmup_flag() {
+  Flag flag = real("--warmup", &TrainConfig::warmup,
+                   "linear rise of the rate at the start: below 1 a share of all steps, else steps",
+                   "0.15 for cosine, 0.3 for one-cycle, else 0");
+  flag.set = [](TrainConfig& c, const std::string& text) {
+    c.warmup = parse_real("--warmup", text);
+    CHECK_ARG(c.warmup >= 0, "--warmup: must be at least 0, got ", text);
+  };
+  flag.show = [](const TrainConfig& c) { return Json(warmup_of(c)); };
+  return flag;
+}
+
 FlagGroup model_and_data() {
   using C = TrainConfig;
   return {"Model and data",
@@ -267,8 +280,7 @@ FlagGroup optimization() {
        hidden_in_reports(toggle("--no-nesterov", &C::nesterov, false, "momentum as Polyak has it")),
        real("--weight-decay", &C::weight_decay, "of weights; biases and norms have none"),
        name("--schedule", &C::schedule, schedule_names(), "learning rate over the run"),
-       real("--warmup", &C::warmup,
-            "linear rise of the rate at the start: below 1 a share of all steps, else steps"),
+       warmup_flag(),
        real("--clip-norm", &C::clip_norm, "limit on the norm of all gradients together",
             "no limit"),
        real("--label-smoothing", &C::label_smoothing,
@@ -298,7 +310,7 @@ FlagGroup memory() {
            toggle("--no-inplace", &C::in_place, false,
                   "separate out-of-place layers instead of fused and in-place ones; costs memory"),
            bytes("--workspace-limit", &C::workspace_limit_bytes,
-                 "the most scratch memory that one convolution may use"),
+                 "the most scratch memory that one convolution may use on the GPU"),
            bytes("--memory-limit", &C::memory_limit_bytes,
                  "the most device memory to reserve, as on a smaller card", "no limit"),
            choice("--on-oom", &C::on_oom, kOnOomNames,
@@ -329,7 +341,8 @@ FlagGroup files() {
        text("--resume", &C::resume, "FILE",
             "go on from a saved run; with the same flags, bit for bit on the CPU", "start afresh"),
        text("--log", &C::log, "FILE",
-            "a JSON line per step and per epoch; reading each step's loss waits for the device",
+            "a JSON line per step and per epoch; reading each step's loss and learning rate waits "
+            "for the device",
             "nothing"),
        toggle("--json", &C::json, true,
               "print one JSON object at the end on standard output, and nothing else there")}};

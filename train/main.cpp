@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/settings.h"
 #include "kernels/register.h"
 #include "train/command_line.h"
 #include "train/display.h"
@@ -150,6 +152,9 @@ int run(const std::vector<std::string>& arguments) {
       return kDone;
     }
     register_kernels();
+    // As CUDA's own variable, but for every kernel and with the op's name in the message.
+    const char* blocking = std::getenv("HEADROOM_LAUNCH_BLOCKING");
+    settings().launch_blocking = blocking && std::string(blocking) == "1";
     check_device(line.config);
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;

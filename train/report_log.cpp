@@ -36,15 +36,17 @@ void RunLog::on_step(const StepInfo& step) {
   const double elapsed = step.seconds - seconds_;
   seconds_ = step.seconds;
   step_ = step.step;
-  const Json line = {
-      {"event", "step"},
-      {"step", step.step},
-      {"epoch", step.epoch},
-      {"images", step.images},
-      {"loss", loss},
-      {"images_per_s", elapsed > 0 ? Json(static_cast<double>(step.images) / elapsed) : Json()},
-      {"allocated", memory_allocated(device_)},
-      {"peak_allocated", step.peak_bytes}};
+  const Json line = {{"event", "step"},
+                     {"step", step.step},
+                     {"epoch", step.epoch},
+                     {"images", step.images},
+                     {"loss", loss},
+                     {"lr", device_.is_meta() ? Json(nullptr) : Json(step.read_lr())},
+                     {"images_per_s", elapsed > 0 && !device_.is_meta()
+                                          ? Json(static_cast<double>(step.images) / elapsed)
+                                          : Json()},
+                     {"allocated", memory_allocated(device_)},
+                     {"peak_allocated", step.peak_bytes}};
   write(line.dump());
 }
 

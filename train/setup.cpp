@@ -16,7 +16,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& mo
     SgdOptions options;
     options.lr = lr_of(c);
     options.momentum = c.momentum;
-    options.nesterov = c.nesterov && c.momentum > 0;
+    options.nesterov = c.nesterov;
     return std::make_unique<Sgd>(std::move(groups), options);
   }
   AdamOptions options;
@@ -49,12 +49,21 @@ std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
   schedule.kind = parse_schedule(config.schedule);
   schedule.lr = lr_of(config);
   schedule.total_steps = total_steps;
-  const double share = config.warmup * static_cast<double>(total_steps);
-  schedule.warmup_steps = config.warmup < 1
-                              ? std::max<int64_t>(config.warmup > 0, static_cast<int64_t>(share))
-                              : static_cast<int64_t>(config.warmup);
-  schedule.step_every = std::max<int64_t>(1, total_steps / 3);
+  const double warmup = warmup_of(config);
+  const double share = warmup * static_cast<double>(total_steps);
+  schedule.warmup_steps = warmup < 1 ? std::max<int64_t>(warmup > 0, static_cast<int64_t>(share))
+                                     : static_cast<int64_t>(warmup);
+  // Two drops, whatever the length: thirds rounded up.
+  constexpr int64_t kParts = 3;
+  const int64_t rest = std::max<int64_t>(1, total_steps - schedule.warmup_steps);
+  schedule.step_every = (rest + kParts - 1) / kParts;
   return make_schedule(schedule);
+}
+
+int64_t smallest_micro_batch(const TrainConfig& config, int64_t train_images) {
+  // Only an epoch's last micro-batch can be short, and with drop_last none is.
+  const int64_t rest = config.drop_last ? 0 : train_images % config.batch;
+  return rest > 0 ? rest : std::min(config.batch, train_images);
 }
 
 InputOptions input_options_of(const TrainConfig& config, Device device, bool training) {

@@ -24,6 +24,9 @@ void apply_settings(const TrainConfig& config, Device device);
 // How images reach the device. A training set is augmented; a test set is not.
 InputOptions input_options_of(const TrainConfig& config, Device device, bool training);
 
+// Images of the smallest micro-batch of an epoch.
+int64_t smallest_micro_batch(const TrainConfig& config, int64_t train_images);
+
 // "digits" of "digits train".
 std::string name_of_both(const std::string& training_set);
 

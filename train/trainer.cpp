@@ -34,6 +34,7 @@ struct Trainer::Impl {
 
   explicit Impl(const TrainConfig& given) : config(given) {
     validate(config);
+    config.nesterov = config.nesterov && config.optimizer == "sgd" && config.momentum > 0;
     std::string note;
     device = device_of(config, &note);
     if (!note.empty()) info.warnings.push_back(note);
@@ -48,6 +49,7 @@ struct Trainer::Impl {
     }
     open_data_set();
     apply_settings(config, device);
+    check_smallest_batch();
     build();
     plan_steps();
     if (!config.resume.empty()) {
@@ -65,6 +67,7 @@ struct Trainer::Impl {
     config.image_size = info.image_shape.height;
     config.eval_batch = eval_batch_of(config);
     config.lr = lr_of(config);
+    config.warmup = warmup_of(config);
     config.threads = num_threads();
   }
 
@@ -87,15 +90,39 @@ struct Trainer::Impl {
     for (const std::string& warning : data.train->warnings()) info.warnings.push_back(warning);
   }
 
-  void build() {
+  ModelOptions model_options(Device where) const {
     ModelOptions options;
     options.classes = info.classes;
     options.channels = info.image_shape.channels;
     options.image_size = info.image_shape.height;
     options.in_place = config.in_place;
     options.checkpoint = config.checkpoint;
-    options.tensor = {DType::f32, device, config.layout};
-    model = make_model(config.model, options);
+    options.tensor = {DType::f32, where, config.layout};
+    return options;
+  }
+
+  // Batch norm may refuse one image, and a run would learn that at the end of its first epoch.
+  void check_smallest_batch() const {
+    if (smallest_micro_batch(config, info.train_images) > 1) return;
+    const Device meta = device.is_meta() ? device : Device::meta(device.type);
+    const GeneratorState random = default_generator().state();
+    try {
+      const ImageShape& shape = info.image_shape;
+      const NoGrad no_grad;
+      (*make_model(config.model, model_options(meta)))(
+          empty({1, shape.channels, shape.height, shape.width}, {DType::f32, meta, config.layout}));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(detail::concat(
+          "--batch ", config.batch, ": of ", info.train_images,
+          " images one is left for a pass of its own, and that does not work: ", error.what(),
+          "; take another --batch", config.batch > 1 ? ", or --drop-last" : ""));
+    }
+    allocator_of(meta).empty_cache();
+    default_generator().set_state(random);
+  }
+
+  void build() {
+    model = make_model(config.model, model_options(device));
     optimizer = make_optimizer(config, *model);
     if (config.amp) optimizer->keep_half_copies(*config.amp);
     if (config.amp == DType::f16) {
@@ -143,8 +170,16 @@ struct Trainer::Impl {
             {"seed", std::to_string(config.seed)}};
   }
 
+  Checkpoint read_saved_run() const {
+    try {
+      return load_checkpoint(config.resume);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(detail::concat("--resume: ", error.what()));
+    }
+  }
+
   void resume() {
-    const Checkpoint checkpoint = load_checkpoint(config.resume);
+    const Checkpoint checkpoint = read_saved_run();
     for (const auto& [name, value] : facts()) {
       const auto saved = checkpoint.facts.find(name);
       CHECK_ARG(saved != checkpoint.facts.end() && saved->second == value, "--resume ",
@@ -336,8 +371,8 @@ struct Trainer::Impl {
       clock.step(device, images);
       memory.end_of_step(device);
       observer.on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
-                        memory.peak_of_steps(device),
-                        [this] { return losses.last_window_mean(); }});
+                        memory.peak_of_steps(device), [this] { return losses.last_window_mean(); },
+                        [this] { return optimizer->last_lr(); }});
       const bool last = state.step == info.total_steps;
       if (plan.last_in_epoch || last) end_epoch(plan, observer, stop, result);
       if (!last && stop()) result.interrupted = true;

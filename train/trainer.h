@@ -40,9 +40,9 @@ struct StepInfo {
   int64_t images_seen = 0;  // in this process
   double seconds = 0;       // training time of this process, evaluation left out
   int64_t peak_bytes = 0;   // allocated, the most in any step so far
-  // Mean loss per counted sample of this step's window. Waits for the device, so call it only for
-  // steps that are shown or logged.
-  std::function<double()> read_loss;
+  // Mean loss per counted sample of this step's window, and the learning rate that it used. Both
+  // wait for the device, so call them only for steps that are shown or logged.
+  std::function<double()> read_loss, read_lr;
 };
 
 struct EpochInfo {

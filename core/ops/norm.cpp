@@ -2,6 +2,7 @@
 #include "core/ops/norm.h"
 
 #include "core/autograd/checkpoint.h"
+#include "core/ops/elementwise.h"
 #include "core/ops/op_helpers.h"
 #include "core/ops/scratch.h"
 
@@ -133,7 +134,7 @@ Tensor batch_norm(const Tensor& x, const BatchNormState& state, const BatchNormO
   check_channel_vector("beta", state.beta, x);
   check_channel_vector("running_mean", state.running_mean, x);
   check_channel_vector("running_var", state.running_var, x);
-  CHECK_ARG(!residual.defined() || (residual.shape() == x.shape() && residual.dtype() == x.dtype()),
+  CHECK_ARG(!residual.defined() || (residual.shape() == x.shape() && is_floating(residual.dtype())),
             "batch_norm: residual ", describe(residual), " does not match x ", x.describe());
   CHECK_ARG(options.eps >= 0, "batch_norm: eps must not be negative, got ", options.eps);
   CHECK_ARG(options.training || (state.running_mean.defined() && state.running_var.defined()),
@@ -141,6 +142,13 @@ Tensor batch_norm(const Tensor& x, const BatchNormState& state, const BatchNormO
   const int64_t values = x.size(1) > 0 ? x.numel() / x.size(1) : 0;
   CHECK_ARG(!options.training || values != 1,
             "batch_norm: training needs more than one value per channel but got ", x.describe());
+  if (residual.defined() && residual.dtype() != x.dtype()) {
+    // As the separate ops would: the sum is in the wider of the two.
+    BatchNormOptions alone = options;
+    alone.relu = false;
+    Tensor y = add(batch_norm(x, state, alone, {}), residual);
+    return options.relu ? relu(y) : y;
+  }
   BatchNormState used = state;
   if (in_recomputation() && options.training) {
     used.running_mean = {};

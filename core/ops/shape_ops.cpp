@@ -249,16 +249,22 @@ Tensor expand(const Tensor& x, const std::vector<int64_t>& shape) {
 Tensor concat(const std::vector<Tensor>& parts, int axis) {
   CHECK_ARG(!parts.empty(), "concat: needs at least one tensor");
   const int at = normalize_axis(axis, parts[0].rank(), "concat");
+  DType dtype = parts[0].dtype();
   for (const Tensor& part : parts) {
-    bool fits = part.rank() == parts[0].rank() && part.dtype() == parts[0].dtype() &&
-                part.device() == parts[0].device();
+    if (is_floating(part.dtype()) && is_floating(dtype)) {
+      dtype = detail::promote(dtype, part.dtype());
+    }
+    bool fits = part.rank() == parts[0].rank() && is_floating(part.dtype()) == is_floating(dtype) &&
+                (is_floating(dtype) || part.dtype() == dtype) && part.device() == parts[0].device();
     for (int i = 0; fits && i < part.rank(); ++i) {
       fits = i == at || part.shape()[i] == parts[0].shape()[i];
     }
     CHECK_ARG(fits, "concat: ", part.describe(), " on ", part.device(), " does not join ",
               parts[0].describe(), " on ", parts[0].device(), " along axis ", at);
   }
-  return apply_list(Concat{at}, parts);
+  std::vector<Tensor> typed;
+  for (const Tensor& part : parts) typed.push_back(cast(part, dtype));
+  return apply_list(Concat{at}, typed);
 }
 
 }  // namespace headroom

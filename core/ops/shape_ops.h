@@ -20,7 +20,8 @@ Tensor transpose(const Tensor& x, int axis_a, int axis_b);
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);
 // Repeats axes of extent 1 without copying (stride 0).
 Tensor expand(const Tensor& x, const std::vector<int64_t>& shape);
-// Joins along an axis; all other extents, dtypes and devices must agree.
+// Joins along an axis; parts of several floating dtypes are joined in the one that holds them all.
+// Throws InvalidArgument where other extents or devices differ.
 Tensor concat(const std::vector<Tensor>& parts, int axis);
 
 }  // namespace headroom

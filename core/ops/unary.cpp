@@ -71,6 +71,19 @@ struct Cast : Node {
   Grads backward(Tensor dy) override { return {detail::converted(dy, from)}; }
 };
 
+// y = x on another device; dx = dy on x's.
+struct ToDevice : Node {
+  Device from, to;
+
+  explicit ToDevice(Device to) : to(to) {}
+  const char* name() const override { return "to_device"; }
+  Tensor forward(const Tensor& x) {
+    from = x.device();
+    return detail::moved(x, to);
+  }
+  Grads backward(Tensor dy) override { return {detail::moved(dy, from)}; }
+};
+
 // A dense copy in another memory format (or the same); the gradient passes as it is.
 struct Contiguous : Node {
   MemoryFormat format;
@@ -200,6 +213,10 @@ Tensor cast(const Tensor& x, DType dtype) {
   // Numbers of no floating dtype carry no gradient.
   if (!is_floating(dtype) || !is_floating(x.dtype())) return detail::converted(x.detach(), dtype);
   return apply(Cast{dtype}, x);
+}
+
+Tensor to_device(const Tensor& x, Device device) {
+  return x.device() == device ? x : apply(ToDevice{device}, x);
 }
 
 Tensor contiguous(const Tensor& x, MemoryFormat format) {

@@ -76,9 +76,11 @@ template Tensor from_vector(const std::vector<uint8_t>&, const Shape&, const Ten
 template Tensor from_vector(const std::vector<Half>&, const Shape&, const TensorOptions&);
 template Tensor from_vector(const std::vector<BFloat16>&, const Shape&, const TensorOptions&);
 
-Tensor to_device(const Tensor& x, Device device) {
+namespace detail {
+
+Tensor moved(const Tensor& x, Device device) {
   if (x.device() == device) return x;
-  const Tensor dense = detail::dense_in(x, x.format());
+  const Tensor dense = dense_in(x, x.format());
   TensorOptions options = x.options();
   options.device = device;
   Tensor out = empty(x.shape(), options);
@@ -95,8 +97,6 @@ Tensor to_device(const Tensor& x, Device device) {
   }
   return out;
 }
-
-namespace detail {
 
 Tensor alias(const Tensor& x, int64_t offset, const Shape& shape, const Strides& strides,
              MemoryFormat format) {

@@ -134,10 +134,11 @@ Tensor alias(const Tensor& x, int64_t offset, const Shape& shape, const Strides&
 Tensor dense_in(const Tensor& x, MemoryFormat format);
 // x in another dtype, dense in x's format, outside the graph; x itself if it is of that dtype.
 Tensor converted(const Tensor& x, DType dtype);
+// x copied to another device, outside the graph; x itself if it is there already. Waits where the
+// host is one side. What comes from a meta device is zeros. Throws InvalidArgument between two
+// accelerators.
+Tensor moved(const Tensor& x, Device device);
 
 }  // namespace detail
-
-// Copies between devices, keeping dtype and format. The tensor itself when it is there already.
-Tensor to_device(const Tensor& x, Device device);
 
 }  // namespace headroom

@@ -148,6 +148,35 @@ TEST(GradScaler, StateSurvives) {
   EXPECT_EQ(second.current_scale(), 8192);
 }
 
+// As PyTorch's: each optimizer skips for its own gradients, and the scale is decided once.
+TEST(GradScaler, OfTwoOptimizersDecidesOnceForBoth) {
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2}, Device::cpu());
+  Tensor a = leaf(1), b = leaf(1);
+  Sgd first({{{a}}}, {.lr = 1}), second({{{b}}}, {.lr = 1});
+  const auto step = [&](double gradient_of_a) {
+    a.set_grad(full({1}, 8 * gradient_of_a));
+    b.set_grad(full({1}, 8 * 0.25));
+    first.step({.scaler = &scaler, .update_scale = false});
+    second.step({.scaler = &scaler, .update_scale = false});
+    scaler.update();
+    first.zero_grad();
+    second.zero_grad();
+  };
+  step(INFINITY);
+  EXPECT_EQ(a.item(), 1) << "skipped";
+  EXPECT_EQ(b.item(), 0.75) << "not skipped, and divided by the scale that its gradient had";
+  EXPECT_EQ(scaler.current_scale(), 4);
+  EXPECT_EQ(scaler.growth_tracker(), 0);
+  scaler.set_state(8, 0);
+  step(0.5);
+  EXPECT_EQ(scaler.growth_tracker(), 1) << "one clean step, not two";
+  step(0.5);
+  EXPECT_EQ(a.item(), 0);
+  EXPECT_EQ(b.item(), 0.25);
+  EXPECT_EQ(scaler.current_scale(), 16);
+  EXPECT_THROW(scaler.update(), InvalidArgument);
+}
+
 TEST(GradScaler, RefusesSettingsOutOfRange) {
   const Device cpu = Device::cpu();
   EXPECT_THROW(GradScaler({.init_scale = 0}, cpu), InvalidArgument);

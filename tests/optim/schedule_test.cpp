@@ -66,17 +66,21 @@ TEST(Schedule, CosineFallsFromTheRateToItsFinalFraction) {
   }
 }
 
-TEST(Schedule, OneCycleRisesToTheRateOnceAndEndsLow) {
-  const Floats rates = make_schedule(of(ScheduleKind::one_cycle, 1, 30));
-  const auto top = std::max_element(rates.begin(), rates.end());
-  EXPECT_FLOAT_EQ(*top, 1);
-  EXPECT_EQ(top - rates.begin(), 9) << "a third of the steps is the rise";
-  EXPECT_GT(rates.front(), 1.0f / 25);
-  EXPECT_LT(rates.front(), 0.1f);
-  EXPECT_TRUE(std::is_sorted(rates.begin(), top));
-  EXPECT_TRUE(std::is_sorted(top + 1, rates.end(), std::greater<>()));
-  EXPECT_LT(rates.back(), 0.01f);
-  EXPECT_GT(rates.back(), 0);
+// The values of PyTorch's OneCycleLR(max_lr=1, total_steps=10, pct_start=0.3,
+// cycle_momentum=False).
+TEST(Schedule, OneCycleIsPyTorchs) {
+  const Floats wanted = {0.04f,       0.52f,       1.0f,        0.95048463f,  0.81174565f,
+                         0.61126202f, 0.38874198f, 0.18825835f, 0.049519368f, 0.000004f};
+  const Floats rates = make_schedule(of(ScheduleKind::one_cycle, 1, 10));
+  ASSERT_EQ(rates.size(), wanted.size());
+  for (size_t k = 0; k < wanted.size(); ++k) EXPECT_NEAR(rates[k], wanted[k], 1e-6) << k;
+}
+
+TEST(Schedule, OneCycleWithAWarmupOfOneStepBeginsAtTheTop) {
+  const Floats rates = make_schedule(of(ScheduleKind::one_cycle, 1, 5, 1));
+  EXPECT_FLOAT_EQ(rates[0], 1);
+  EXPECT_TRUE(std::is_sorted(rates.begin(), rates.end(), std::greater<>()));
+  EXPECT_NEAR(rates[4], 1 / 25e4, 1e-9);
 }
 
 TEST(Schedule, EveryKindGivesOnePositiveRatePerStepForAnyLength) {

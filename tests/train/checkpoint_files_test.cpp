@@ -53,6 +53,27 @@ void expect_holds(const std::string& path, double value, int64_t step) {
   EXPECT_EQ(read.model[0].tensor.to_vector<double>(), std::vector<double>(10000, value));
 }
 
+TEST(CheckpointFiles, ASaveClearsAwayWhatAKilledOneLeft) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  const std::string of_the_dead = path + ".tmp." + std::to_string(gone);
+  const std::string of_the_living = path + ".tmp." + std::to_string(getppid());
+  const std::string of_another = folder.file("other.safetensors.tmp.") + std::to_string(gone);
+  for (const std::string& name : {of_the_dead, of_the_living, of_another}) {
+    std::ofstream(name) << "half";
+  }
+  save_checkpoint(path, checkpoint_of(1, 1));
+  std::vector<std::string> names = folder.names();
+  EXPECT_EQ(names.size(), 4u);  // two files of the run, and what is not its own to remove
+  EXPECT_EQ(bytes_of(of_the_dead), "");
+  EXPECT_EQ(bytes_of(of_the_living), "half");
+  EXPECT_EQ(bytes_of(of_another), "half");
+  expect_holds(path, 1, 1);
+}
+
 TEST(CheckpointFiles, HoldEveryFieldExactly) {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");

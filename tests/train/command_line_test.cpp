@@ -45,7 +45,7 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--eval-batch 100 --epochs 7 --drop-last --augment crop-flip --optimizer sgd --lr 0.2 "
       "--momentum 0.8 --no-nesterov --weight-decay 1e-4 --schedule one-cycle --warmup 20 "
       "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --no-inplace "
-      "--no-cudnn --cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
+      "--cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
       "nchw "
       "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
@@ -76,7 +76,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"init_scale", 1024.0},
                                            {"tf32", "all"},
                                            {"layout", "nchw"},
-                                           {"cudnn", false},
+                                           {"cudnn", true},
                                            {"cudnn_benchmark", true},
                                            {"deterministic", true},
                                            {"checkpoint", true},

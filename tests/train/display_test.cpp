@@ -59,10 +59,12 @@ class DisplayTest : public ::testing::Test {
     for (int i = 0; i < count; ++i) {
       now_ += seconds;
       ++step_;
-      display_->on_step({step_, 1, 64, 64 * step_, static_cast<double>(step_) * seconds, 0, [this] {
+      display_->on_step({step_, 1, 64, 64 * step_, static_cast<double>(step_) * seconds, 0,
+                         [this] {
                            ++losses_read_;
                            return 0.5;
-                         }});
+                         },
+                         [] { return 0.1; }});
     }
   }
 

@@ -33,6 +33,19 @@ std::vector<std::string> files_in(const TemporaryFolder& folder) {
   return out;
 }
 
+// Known at the start, so said then: not after an epoch.
+TEST(Program, RefusesAPassOfOneImageWhereBatchNormNeedsMore) {
+  const std::string one_left = "--device cpu --model resnet18 --data random:3x8x8:4:17 --batch 16 ";
+  const ProcessResult result = train(one_left);
+  EXPECT_EQ(result.exit_code, 2);
+  expect_one_error_line(result, "--batch 16: of 17 images one is left");
+  EXPECT_EQ(train(one_left + "--drop-last --steps 1 --no-eval").exit_code, 0);
+  // Where the net can, it may.
+  EXPECT_EQ(
+      train("--device cpu --model lenet --data random:1x12x12:4:17 --batch 16 --steps 1").exit_code,
+      0);
+}
+
 TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
   const TemporaryFolder bad;
   write_bytes(bad.path("cifar/data_batch_1.bin"), Bytes(3073 * 2 - 1));

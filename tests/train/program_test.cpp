@@ -154,6 +154,7 @@ TEST(Program, KeepsALogLinePerStepAndEpochThatAResumedRunAddsTo) {
   EXPECT_EQ(lines[0]["event"], "step");
   EXPECT_EQ(lines[0]["step"], 1);
   EXPECT_GT(lines[0]["loss"].get<double>(), 0);
+  EXPECT_GT(lines[0]["lr"].get<double>(), lines[3]["lr"].get<double>());
   EXPECT_GT(lines[1]["allocated"].get<int64_t>(), 0);
   EXPECT_EQ(lines[4]["event"], "epoch");
   EXPECT_EQ(lines[4]["step"], 4);

@@ -129,7 +129,7 @@ class RunLogTest : public ::testing::Test {
   void write_one_step(bool append) {
     RunLog log(path_, append, Device::cpu());
     log.on_start({});
-    log.on_step({7, 2, 64, 64, 0.5, 1000, [] { return 0.75; }});
+    log.on_step({7, 2, 64, 64, 0.5, 1000, [] { return 0.75; }, [] { return 0.1; }});
     log.on_epoch({.epoch = 2, .train_loss = NAN, .seconds = 1});
   }
 

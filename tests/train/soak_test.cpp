@@ -106,6 +106,7 @@ class Soak {
     out.push_back(static_cast<double>(scaler_->growth_tracker()));
     return out;
   }
+  double mean_loss() { return losses_.mean(); }  // of all steps
   int64_t skipped(int steps) const { return steps - optimizer_->applied_steps(); }
 
  private:
@@ -162,10 +163,12 @@ class SoakTest : public cases::CaseTest {
 TEST_P(SoakTest, TwoThousandStepsWithFailuresAnywhereEndAsAnUndisturbedRun) {
   std::vector<double> wanted_losses;
   std::vector<double> wanted_state;
+  double wanted_mean = 0;
   {
     Soak undisturbed(device());
     for (int i = 0; i < kSteps; ++i) wanted_losses.push_back(undisturbed.step(Plan(i)));
     wanted_state = undisturbed.state();
+    wanted_mean = undisturbed.mean_loss();
     EXPECT_GT(undisturbed.skipped(kSteps), 0);
   }
   Soak soak(device());
@@ -198,6 +201,7 @@ TEST_P(SoakTest, TwoThousandStepsWithFailuresAnywhereEndAsAnUndisturbedRun) {
     ASSERT_EQ(allocator().allocated_bytes(), between_steps) << "step " << i;
   }
   EXPECT_EQ(soak.state(), wanted_state);
+  EXPECT_EQ(soak.mean_loss(), wanted_mean);
   EXPECT_GT(failures, kSteps / 2);
 }
 

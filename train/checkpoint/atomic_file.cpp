@@ -1,8 +1,10 @@
 // Atomic replacement of a file.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -13,11 +15,32 @@
 namespace headroom {
 namespace {
 
+constexpr const char* kTemporaryMark = ".tmp.";  // FILE.tmp.PID
+
+// Removes what processes that were killed in the middle of a write left beside `path`.
+void remove_left_over(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).parent_path();
+  const std::string prefix = fs::path(path).filename().string() + kTemporaryMark;
+  std::error_code ignored;
+  for (const auto& entry :
+       fs::directory_iterator(folder.empty() ? fs::path(".") : folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string digits = name.substr(prefix.size());
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+    if (error != std::errc() || end != digits.data() + digits.size() || pid <= 0) continue;
+    if (kill(pid, 0) != 0 && errno == ESRCH) fs::remove(entry.path(), ignored);
+  }
+}
+
 // The temporary file of one write: closed and removed unless it was renamed.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& path) : final_(path) {
-    name_ = detail::concat(path, ".tmp.", getpid());
+    remove_left_over(path);
+    name_ = detail::concat(path, kTemporaryMark, getpid());
     fd_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) fail("cannot be created");
   }

@@ -152,7 +152,7 @@ FolderLists list_split(const std::string& root, const std::vector<std::string>& 
     CHECK_ARG(!has("test") && !has("val"), "image folder: ", root,
               ": has a folder for testing but no folder train");
     lists.train = list_image_folder(root);
-    lists.test = hold_out(lists.train);
+    lists.test = hold_out(root, lists.train);
     lists.held_out = true;
     return lists;
   }
@@ -164,7 +164,7 @@ FolderLists list_split(const std::string& root, const std::vector<std::string>& 
     lists.test = list_image_folder((base / name).string(), lists.train.class_names);
     return lists;
   }
-  lists.test = hold_out(lists.train);
+  lists.test = hold_out(root, lists.train);
   lists.held_out = true;
   return lists;
 }
@@ -237,7 +237,9 @@ FolderListing list_image_folder(const std::string& root,
   return listing;
 }
 
-FolderListing hold_out(FolderListing& listing) {
+FolderListing hold_out(const std::string& root, FolderListing& listing) {
+  CHECK_ARG(!listing.images.empty(), "image folder: ", root,
+            ": its folders hold no .jpg, .jpeg or .png");
   FolderListing held;
   held.class_names = listing.class_names;
   std::vector<int64_t> counts(listing.class_names.size(), 0);
@@ -251,8 +253,8 @@ FolderListing hold_out(FolderListing& listing) {
     (take ? held.images : rest).push_back(std::move(image));
   }
   listing.images = std::move(rest);
-  CHECK_ARG(!held.images.empty(),
-            "image folder: no class has two images, so none can be held out for testing; add more, "
+  CHECK_ARG(!held.images.empty(), "image folder: ", root,
+            ": no class has two images, so none can be held out for testing; add more, "
             "or folders train and test");
   return held;
 }

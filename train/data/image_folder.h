@@ -47,7 +47,7 @@ FolderListing list_image_folder(const std::string& root,
 
 // Moves the images to hold out from `listing` to the result, which has the same classes. Throws
 // InvalidArgument if there are none.
-FolderListing hold_out(FolderListing& listing);
+FolderListing hold_out(const std::string& root, FolderListing& listing);
 
 // The sets of an image folder. Reads the headers of all images, in parallel, and throws
 // InvalidArgument naming the first bad file. Without image_size all images must have one size. If

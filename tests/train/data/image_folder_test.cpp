@@ -82,7 +82,7 @@ TEST(ImageFolder, HoldsOutATenthOfEachClassSpreadEvenly) {
   for (int i = 0; i < 40; ++i) listing.images.push_back({"a" + std::to_string(i), 0});
   for (int i = 0; i < 3; ++i) listing.images.push_back({"b" + std::to_string(i), 1});
   listing.images.push_back({"c0", 2});
-  const FolderListing held = hold_out(listing);
+  const FolderListing held = hold_out("photos", listing);
   std::vector<std::string> paths;
   for (const ImageEntry& image : held.images) paths.push_back(image.path);
   EXPECT_EQ(paths, (std::vector<std::string>{"a9", "a19", "a29", "a39", "b2"}));
@@ -206,7 +206,7 @@ TEST(ImageFolder, RefusesFoldersWithoutWhatItNeeds) {
   TemporaryFolder folder;
   expect_contains(refusal(folder.root()), "nothing recognised");
   folder.make_folder("a");
-  expect_contains(refusal(folder.root()), "no class has two images");
+  expect_contains(refusal(folder.root()), "hold no .jpg");
   folder.make_folder("test/a");
   expect_contains(refusal(folder.root()), "no folder train");
   folder.make_folder("train/a");
