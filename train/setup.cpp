@@ -3,12 +3,24 @@
 
 #include <algorithm>
 
+#include "core/autograd/autograd.h"
 #include "core/base/parallel.h"
 #include "core/memory/caching_allocator.h"
 #include "core/tensor/generator.h"
 #include "optim/schedule.h"
 
 namespace headroom {
+namespace {
+
+Checkpoint read_saved_run(const TrainConfig& config) {
+  try {
+    return load_checkpoint(config.resume);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(detail::concat("--resume: ", error.what()));
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& model) {
   auto groups = decay_groups(model.parameters(), c.weight_decay);
@@ -80,6 +92,59 @@ InputOptions input_options_of(const TrainConfig& config, Device device, bool tra
   options.threads = config.loader_threads;
   options.seed = config.seed;
   return options;
+}
+
+ModelOptions model_options_of(const TrainConfig& config, const RunInfo& info, Device where) {
+  ModelOptions options;
+  options.classes = info.classes;
+  options.channels = info.image_shape.channels;
+  options.image_size = info.image_shape.height;
+  options.in_place = config.in_place;
+  options.checkpoint = config.checkpoint;
+  options.tensor = {DType::f32, where, config.layout};
+  return options;
+}
+
+void check_smallest_batch(const TrainConfig& config, const RunInfo& info, Device device) {
+  if (smallest_micro_batch(config, info.train_images) > 1) return;
+  const Device meta = device.is_meta() ? device : Device::meta(device.type);
+  const GeneratorState random = default_generator().state();
+  try {
+    const ImageShape& shape = info.image_shape;
+    const NoGrad no_grad;
+    (*make_model(config.model, model_options_of(config, info, meta)))(
+        empty({1, shape.channels, shape.height, shape.width}, {DType::f32, meta, config.layout}));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(detail::concat(
+        "--batch ", config.batch, ": of ", info.train_images,
+        " images one is left for a pass of its own, and that does not work: ", error.what(),
+        "; take another --batch", config.batch > 1 ? ", or --drop-last" : ""));
+  }
+  allocator_of(meta).empty_cache();
+  default_generator().set_state(random);
+}
+
+std::map<std::string, std::string> facts_of(const TrainConfig& config, const RunInfo& info) {
+  return {{"model", config.model},
+          {"classes", std::to_string(info.classes)},
+          {"image", detail::concat(info.image_shape.channels, "x", info.image_shape.height, "x",
+                                   info.image_shape.width)},
+          {"train_images", std::to_string(info.train_images)},
+          {"optimizer", config.optimizer},
+          {"amp", config.amp ? name_of(*config.amp) : "off"},
+          {"seed", std::to_string(config.seed)}};
+}
+
+Checkpoint load_run(const TrainConfig& config, const RunInfo& info) {
+  Checkpoint checkpoint = read_saved_run(config);
+  for (const auto& [name, value] : facts_of(config, info)) {
+    const auto saved = checkpoint.facts.find(name);
+    CHECK_ARG(saved != checkpoint.facts.end() && saved->second == value, "--resume ", config.resume,
+              ": was made with ", name, " ",
+              saved == checkpoint.facts.end() ? "unknown" : saved->second, ", this run has ",
+              value);
+  }
+  return checkpoint;
 }
 
 }  // namespace headroom

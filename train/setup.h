@@ -1,14 +1,19 @@
 // What a configuration asks for, made: the parts of a run that depend on its flags alone.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "nn/models/models.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/config.h"
 #include "train/data/dataset.h"
 #include "train/input.h"
+#include "train/trainer.h"
 
 namespace headroom {
 
@@ -26,6 +31,19 @@ InputOptions input_options_of(const TrainConfig& config, Device device, bool tra
 
 // Images of the smallest micro-batch of an epoch.
 int64_t smallest_micro_batch(const TrainConfig& config, int64_t train_images);
+
+// The model that the flags and the data ask for, on `where`.
+ModelOptions model_options_of(const TrainConfig& config, const RunInfo& info, Device where);
+
+// Batch norm may refuse a pass of one image, and a run would learn that at the end of its first
+// epoch: tried on a meta device. Throws InvalidArgument naming --batch.
+void check_smallest_batch(const TrainConfig& config, const RunInfo& info, Device device);
+
+// What a saved run and one that goes on from it must agree on, by name.
+std::map<std::string, std::string> facts_of(const TrainConfig& config, const RunInfo& info);
+
+// The run that --resume names. Throws InvalidArgument if there is none or it was another's.
+Checkpoint load_run(const TrainConfig& config, const RunInfo& info);
 
 // "digits" of "digits train".
 std::string name_of_both(const std::string& training_set);

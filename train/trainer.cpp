@@ -49,7 +49,7 @@ struct Trainer::Impl {
     }
     open_data_set();
     apply_settings(config, device);
-    check_smallest_batch();
+    check_smallest_batch(config, info, device);
     build();
     plan_steps();
     if (!config.resume.empty()) {
@@ -90,39 +90,8 @@ struct Trainer::Impl {
     for (const std::string& warning : data.train->warnings()) info.warnings.push_back(warning);
   }
 
-  ModelOptions model_options(Device where) const {
-    ModelOptions options;
-    options.classes = info.classes;
-    options.channels = info.image_shape.channels;
-    options.image_size = info.image_shape.height;
-    options.in_place = config.in_place;
-    options.checkpoint = config.checkpoint;
-    options.tensor = {DType::f32, where, config.layout};
-    return options;
-  }
-
-  // Batch norm may refuse one image, and a run would learn that at the end of its first epoch.
-  void check_smallest_batch() const {
-    if (smallest_micro_batch(config, info.train_images) > 1) return;
-    const Device meta = device.is_meta() ? device : Device::meta(device.type);
-    const GeneratorState random = default_generator().state();
-    try {
-      const ImageShape& shape = info.image_shape;
-      const NoGrad no_grad;
-      (*make_model(config.model, model_options(meta)))(
-          empty({1, shape.channels, shape.height, shape.width}, {DType::f32, meta, config.layout}));
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(detail::concat(
-          "--batch ", config.batch, ": of ", info.train_images,
-          " images one is left for a pass of its own, and that does not work: ", error.what(),
-          "; take another --batch", config.batch > 1 ? ", or --drop-last" : ""));
-    }
-    allocator_of(meta).empty_cache();
-    default_generator().set_state(random);
-  }
-
   void build() {
-    model = make_model(config.model, model_options(device));
+    model = make_model(config.model, model_options_of(config, info, device));
     optimizer = make_optimizer(config, *model);
     if (config.amp) optimizer->keep_half_copies(*config.amp);
     if (config.amp == DType::f16) {
@@ -159,34 +128,8 @@ struct Trainer::Impl {
     optimizer->set_schedule(make_rates(config, info.total_steps));
   }
 
-  std::map<std::string, std::string> facts() const {
-    return {{"model", config.model},
-            {"classes", std::to_string(info.classes)},
-            {"image", detail::concat(info.image_shape.channels, "x", info.image_shape.height, "x",
-                                     info.image_shape.width)},
-            {"train_images", std::to_string(info.train_images)},
-            {"optimizer", config.optimizer},
-            {"amp", config.amp ? name_of(*config.amp) : "off"},
-            {"seed", std::to_string(config.seed)}};
-  }
-
-  Checkpoint read_saved_run() const {
-    try {
-      return load_checkpoint(config.resume);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(detail::concat("--resume: ", error.what()));
-    }
-  }
-
   void resume() {
-    const Checkpoint checkpoint = read_saved_run();
-    for (const auto& [name, value] : facts()) {
-      const auto saved = checkpoint.facts.find(name);
-      CHECK_ARG(saved != checkpoint.facts.end() && saved->second == value, "--resume ",
-                config.resume, ": was made with ", name, " ",
-                saved == checkpoint.facts.end() ? "unknown" : saved->second, ", this run has ",
-                value);
-    }
+    const Checkpoint checkpoint = load_run(config, info);
     model->load_state_dict(checkpoint.model);
     optimizer->load_state_dict(checkpoint.optimizer);
     if (config.amp) optimizer->keep_half_copies(*config.amp);
@@ -212,7 +155,8 @@ struct Trainer::Impl {
       state.scale = scaler->current_scale();
       state.growth_tracker = scaler->growth_tracker();
     }
-    save_checkpoint(config.save, {model->state_dict(), optimizer->state_dict(), state, facts()});
+    save_checkpoint(config.save,
+                    {model->state_dict(), optimizer->state_dict(), state, facts_of(config, info)});
     saved_step = state.step;
     observer.on_save(config.save, state.step);
   }
