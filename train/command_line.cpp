@@ -119,6 +119,8 @@ void check_combinations(const std::deque<Given>& given, const TrainConfig& confi
             "--nesterov and --no-nesterov: give one of them, not both");
   CHECK_ARG(!was_given(given, "--nesterov") || config.momentum > 0,
             "--nesterov: needs a --momentum above 0, got ", config.momentum);
+  CHECK_ARG(config.memory_threshold > 0 || !was_given(given, "--on-threshold"),
+            "--on-threshold: needs a --memory-threshold above 0");
   CHECK_ARG(config.cudnn || !config.cudnn_benchmark,
             "--no-cudnn and --cudnn-benchmark: give one of them, not both");
 }

@@ -75,6 +75,7 @@ void validate(const TrainConfig& c) {
   check_real("--init-scale", c.init_scale, 0x1p-24, 0x1p40);
   check_range("--workspace-limit", c.workspace_limit_bytes, 0, int64_t{1} << 50);
   check_range("--memory-limit", c.memory_limit_bytes, 0, int64_t{1} << 50);
+  check_real("--memory-threshold", c.memory_threshold, 0, 1);
   CHECK_ARG(!c.amp || is_half(*c.amp), "--amp: allowed are f16 and bf16, got ", name_of(*c.amp));
 }
 

@@ -23,6 +23,9 @@ constexpr int64_t kMaxSteps = int64_t{1} << 24;
 // What a run does when a step or an evaluation does not fit into memory.
 enum class OnOutOfMemory : uint8_t { stop, halve_batch };
 
+// What a run does after a step that left the device fuller than a threshold.
+enum class OnThreshold : uint8_t { warn, empty_cache, checkpoint, halve_batch, stop };
+
 enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
 
 struct TrainConfig {
@@ -69,6 +72,8 @@ struct TrainConfig {
   // halve_batch takes the step back and tries it again with half the micro-batch and the same
   // images; likewise an evaluation.
   OnOutOfMemory on_oom = OnOutOfMemory::stop;
+  double memory_threshold = 0;  // of the device's memory, or of the limit; 0: none
+  OnThreshold on_threshold = OnThreshold::warn;
 
   // Run
   std::string device = "auto";  // auto, cpu, cuda, meta:cpu, meta:cuda

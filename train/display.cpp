@@ -240,6 +240,28 @@ void Display::on_out_of_memory(const OutOfMemoryInfo& what) {
   }
 }
 
+void Display::on_threshold(const ThresholdInfo& what) {
+  const auto done = [&]() -> std::string {
+    switch (what.action) {
+      case OnThreshold::warn:
+        return "going on";
+      case OnThreshold::empty_cache:
+        return fmt::format("gave cached memory back, {} left", format_bytes(what.used_after_bytes));
+      case OnThreshold::checkpoint:
+        return "checkpointing from now on";
+      case OnThreshold::halve_batch:
+        return fmt::format("--batch {} --accum {} from now on", what.batch, what.accum);
+      default:
+        return "stopping";
+    }
+  };
+  print(fmt::format(
+      "train: note: step {} left {} of {} in use ({:.0f} %): {}", what.step,
+      format_bytes(what.used_bytes), format_bytes(what.capacity_bytes),
+      100.0 * static_cast<double>(what.used_bytes) / static_cast<double>(what.capacity_bytes),
+      done()));
+}
+
 void Display::on_epoch(const EpochInfo& epoch) {
   if (epoch.evaluated) evaluation_seconds_ = options_.now() - evaluation_began_;
   if (device_.is_meta()) return;  // it has learned nothing

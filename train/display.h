@@ -53,6 +53,7 @@ class Display : public TrainObserver {
   void on_step(const StepInfo& step) override;
   void on_evaluation_begin() override;
   void on_out_of_memory(const OutOfMemoryInfo& what) override;
+  void on_threshold(const ThresholdInfo& what) override;
   void on_epoch(const EpochInfo& epoch) override;
   void on_save(const std::string& path, int64_t step) override;
 

@@ -36,6 +36,11 @@ const NamedValues<MemoryFormat> kLayoutNames = {{"nhwc", MemoryFormat::channels_
                                                 {"nchw", MemoryFormat::contiguous}};
 const NamedValues<OnOutOfMemory> kOnOomNames = {{"stop", OnOutOfMemory::stop},
                                                 {"halve-batch", OnOutOfMemory::halve_batch}};
+const NamedValues<OnThreshold> kOnThresholdNames = {{"warn", OnThreshold::warn},
+                                                    {"empty-cache", OnThreshold::empty_cache},
+                                                    {"checkpoint", OnThreshold::checkpoint},
+                                                    {"halve-batch", OnThreshold::halve_batch},
+                                                    {"stop", OnThreshold::stop}};
 const NamedValues<DType> kHalfNames = {{"f16", DType::f16}, {"bf16", DType::bf16}};
 
 std::string joined(const std::vector<std::string>& names, const char* separator) {
@@ -315,7 +320,14 @@ FlagGroup memory() {
                  "the most device memory to reserve, as on a smaller card", "no limit"),
            choice("--on-oom", &C::on_oom, kOnOomNames,
                   "out of memory: end with code 3, or take the step back and try it again with "
-                  "half of --batch and twice --accum, as often as needed")}};
+                  "half of --batch and twice --accum, as often as needed"),
+           real("--memory-threshold", &C::memory_threshold,
+                "act after a step that leaves more than this share of the device in use (of "
+                "--memory-limit, if there is one)",
+                "none"),
+           choice("--on-threshold", &C::on_threshold, kOnThresholdNames,
+                  "what to do then: say so; give cached memory back; from now on checkpoint, or "
+                  "halve --batch and double --accum; save and end with code 3")}};
 }
 
 FlagGroup run() {
@@ -349,6 +361,8 @@ FlagGroup files() {
 }
 
 }  // namespace
+
+const char* name_of(OnThreshold action) { return name_in(kOnThresholdNames, action); }
 
 const std::vector<FlagGroup>& flag_groups() {
   static const auto* groups = new std::vector<FlagGroup>{

@@ -42,6 +42,9 @@ struct FlagGroup {
 
 const std::vector<FlagGroup>& flag_groups();
 
+// As --on-threshold takes it: "empty-cache".
+const char* name_of(OnThreshold action);
+
 // Every flag's value by its key, in the order of the help.
 nlohmann::ordered_json config_to_json(const TrainConfig& config);
 

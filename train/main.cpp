@@ -48,6 +48,9 @@ class Observers : public TrainObserver {
   void on_out_of_memory(const OutOfMemoryInfo& what) override {
     for (TrainObserver* observer : all_) observer->on_out_of_memory(what);
   }
+  void on_threshold(const ThresholdInfo& what) override {
+    for (TrainObserver* observer : all_) observer->on_threshold(what);
+  }
   void on_epoch(const EpochInfo& epoch) override {
     for (TrainObserver* observer : all_) observer->on_epoch(epoch);
   }
@@ -135,6 +138,7 @@ int train(Trainer& trainer, RunLog* log) {
   } else {
     print_result(to_table(report));
   }
+  if (result.over_threshold) return kOutOfMemory;
   return result.interrupted ? kInterruptedExitCode : kDone;
 }
 

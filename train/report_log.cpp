@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/memory/caching_allocator.h"
+#include "train/flags.h"
 
 namespace headroom {
 namespace {
@@ -61,6 +62,18 @@ void RunLog::on_out_of_memory(const OutOfMemoryInfo& what) {
                      {"limit", what.facts.limit_bytes},
                      {"batch_before", what.batch_before},
                      {"accum_before", what.accum_before},
+                     {"batch", what.batch},
+                     {"accum", what.accum}};
+  write(line.dump());
+}
+
+void RunLog::on_threshold(const ThresholdInfo& what) {
+  const Json line = {{"event", "memory_threshold"},
+                     {"step", what.step},
+                     {"used", what.used_bytes},
+                     {"capacity", what.capacity_bytes},
+                     {"action", name_of(what.action)},
+                     {"used_after", what.used_after_bytes},
                      {"batch", what.batch},
                      {"accum", what.accum}};
   write(line.dump());

@@ -25,6 +25,7 @@ class RunLog : public TrainObserver {
   void on_start(const RunInfo& info) override;
   void on_step(const StepInfo& step) override;
   void on_out_of_memory(const OutOfMemoryInfo& what) override;
+  void on_threshold(const ThresholdInfo& what) override;
   void on_epoch(const EpochInfo& epoch) override;
 
  private:

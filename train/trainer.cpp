@@ -9,6 +9,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/evaluation.h"
 #include "train/input.h"
+#include "train/memory_guard.h"
 #include "train/meters.h"
 #include "train/rollback.h"
 #include "train/setup.h"
@@ -31,6 +32,7 @@ struct Trainer::Impl {
   MemoryMeter memory;
   StepClock clock;
   int64_t saved_step = -1;  // of the last checkpoint written
+  bool warned = false;      // of a device too full, which it still is
 
   explicit Impl(const TrainConfig& given) : config(given) {
     validate(config);
@@ -205,16 +207,51 @@ struct Trainer::Impl {
     what.step = in_evaluation ? state.step : state.step + 1;
     what.batch_before = config.*batch;
     what.accum_before = in_evaluation ? 1 : config.accum;
-    what.batch = config.*batch = (config.*batch + 1) / 2;
-    what.accum = in_evaluation ? 1 : accum_of(what.batch);
-    if (!in_evaluation) config.accum = what.accum;
+    halve(batch, in_evaluation);
+    what.batch = config.*batch;
+    what.accum = in_evaluation ? 1 : config.accum;
     ++result.out_of_memory_retries;
     observer.on_out_of_memory(what);
     return false;
   }
 
-  // Micro-batches of `batch` images that make up a window.
-  int64_t accum_of(int64_t batch) const { return (sampler->options().window - 1) / batch + 1; }
+  // Fewer images at a time; a window of training keeps its images.
+  void halve(int64_t TrainConfig::*batch, bool in_evaluation) {
+    config.*batch = (config.*batch + 1) / 2;
+    if (!in_evaluation) config.accum = (sampler->options().window - 1) / config.batch + 1;
+  }
+
+  // After a step: acts if the device is too full. True if the run is to end.
+  bool guard_memory(TrainObserver& observer) {
+    if (config.memory_threshold == 0) return false;
+    const MemoryUse use = memory_use(device);
+    if (use.share() <= config.memory_threshold) return warned = false;
+    ThresholdInfo what{state.step, use.used_bytes, use.capacity_bytes};
+    switch (config.on_threshold) {
+      case OnThreshold::checkpoint:
+        if (config.checkpoint) break;
+        set_checkpointed(*model, config.checkpoint = true);
+        what.action = OnThreshold::checkpoint;
+        break;
+      case OnThreshold::halve_batch:
+        if (config.batch == 1) break;
+        halve(&TrainConfig::batch, false);
+        input.reset();
+        what.action = OnThreshold::halve_batch;
+        break;
+      default:
+        what.action = config.on_threshold;
+    }
+    const bool warns = what.action == OnThreshold::warn;
+    if (!warns && what.action != OnThreshold::stop) allocator_of(device).empty_cache();
+    what.used_after_bytes = memory_use(device).used_bytes;
+    what.batch = config.batch;
+    what.accum = config.accum;
+    // A warning is given once while it lasts.
+    if (!warns || !warned) observer.on_threshold(what);
+    warned = warns;
+    return what.action == OnThreshold::stop;
+  }
 
   // Not evaluated if `stop` said so meanwhile.
   EpochInfo evaluate_epoch(TrainObserver& observer, const std::function<bool()>& stop,
@@ -317,9 +354,13 @@ struct Trainer::Impl {
       observer.on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
                         memory.peak_of_steps(device), [this] { return losses.last_window_mean(); },
                         [this] { return optimizer->last_lr(); }});
+      const bool too_full = guard_memory(observer);
       const bool last = state.step == info.total_steps;
       if (plan.last_in_epoch || last) end_epoch(plan, observer, stop, result);
-      if (!last && stop()) result.interrupted = true;
+      if (!last && (too_full || stop())) {
+        result.interrupted = true;
+        result.over_threshold = too_full;
+      }
     }
     clock.pause(device);
     input.reset();

@@ -77,6 +77,7 @@ struct RunResult {
   int64_t workspace_fallbacks = 0;
   int64_t out_of_memory_retries = 0;  // halvings of the batch, evaluations included
   bool interrupted = false;
+  bool over_threshold = false;  // ended for that, with OnThreshold::stop
   double loss_scale = 0;
 };
 
@@ -91,6 +92,16 @@ struct OutOfMemoryInfo {
   int64_t batch = 0, accum = 0;
 };
 
+// After a step that left the device fuller than the threshold.
+struct ThresholdInfo {
+  int64_t step = 0;
+  int64_t used_bytes = 0;      // of the limit, what is reserved; of the device, what all use
+  int64_t capacity_bytes = 0;  // the limit, or the device's memory
+  OnThreshold action = OnThreshold::warn;  // what was done; warn if nothing else was left to do
+  int64_t used_after_bytes = 0;
+  int64_t batch = 0, accum = 0;  // from now on
+};
+
 // Called from the training thread. Exceptions pass through the trainer.
 class TrainObserver {
  public:
@@ -99,6 +110,7 @@ class TrainObserver {
   virtual void on_step(const StepInfo&) {}
   virtual void on_evaluation_begin() {}
   virtual void on_out_of_memory(const OutOfMemoryInfo&) {}
+  virtual void on_threshold(const ThresholdInfo&) {}
   virtual void on_epoch(const EpochInfo&) {}
   // After a checkpoint was written.
   virtual void on_save(const std::string& /*path*/, int64_t /*step*/) {}

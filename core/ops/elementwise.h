@@ -56,8 +56,8 @@ Tensor& copy_(Tensor& x, const Tensor& from);
 // y = x converted; x itself if it is of that dtype already.
 Tensor cast(const Tensor& x, DType dtype);
 // Copies between devices, keeping dtype and format; the tensor itself when it is there already. The
-// gradient goes the other way. What comes from a meta device is zeros. Throws InvalidArgument between
-// two accelerators.
+// gradient goes the other way. What comes from a meta device is zeros. Throws InvalidArgument
+// between two accelerators.
 Tensor to_device(const Tensor& x, Device device);
 // Dense in the given format; x itself if it is already.
 Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);

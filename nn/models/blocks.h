@@ -19,6 +19,19 @@ std::shared_ptr<BatchNorm2d> make_norm(int64_t channels, bool relu, const ModelO
 void append_conv_norm_relu(Sequential& to, int& index, std::shared_ptr<Conv2d> conv,
                            int64_t channels, const ModelOptions& options);
 
+// A model whose stages run under checkpoints or not, which may change between steps.
+class StagedModel : public Module {
+ public:
+  explicit StagedModel(const ModelOptions& options) : checkpointed_(options.checkpoint) {}
+  void set_checkpointed(bool on) { checkpointed_ = on; }
+
+ protected:
+  bool checkpointed() const { return checkpointed_; }
+
+ private:
+  bool checkpointed_;
+};
+
 // Runs `stage` under a checkpoint if asked for.
 Tensor run_stage(Module& stage, const Tensor& x, bool under_checkpoint);
 

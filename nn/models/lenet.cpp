@@ -4,9 +4,9 @@
 namespace headroom {
 namespace {
 
-class LeNet final : public Module {
+class LeNet final : public StagedModel {
  public:
-  explicit LeNet(const ModelOptions& options) : checkpointed_(options.checkpoint) {
+  explicit LeNet(const ModelOptions& options) : StagedModel(options) {
     const int64_t side = options.image_size / 4;  // two 2x2 pools
     CHECK_ARG(side >= 1, "lenet: images must be at least 4x4, got ", options.image_size);
     int index = 0;
@@ -36,14 +36,13 @@ class LeNet final : public Module {
     {
       const PathScope path("features");
       for (size_t i = 0; i < features_->size(); ++i) {
-        y = run_stage(features_->at(i), y, checkpointed_);
+        y = run_stage(features_->at(i), y, checkpointed());
       }
     }
     return (*classifier_)(flatten(y, 1));
   }
 
  private:
-  bool checkpointed_;
   std::shared_ptr<Sequential> features_, classifier_;
 };
 

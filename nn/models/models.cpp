@@ -59,4 +59,10 @@ std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& 
                         "'");
 }
 
+void set_checkpointed(Module& model, bool on) {
+  auto* staged = dynamic_cast<StagedModel*>(&model);
+  CHECK_ARG(staged, "set_checkpointed: the module is none of the standard models");
+  staged->set_checkpointed(on);
+}
+
 }  // namespace headroom

@@ -39,4 +39,8 @@ struct ModelOptions {
 std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& options);
 const std::vector<std::string>& model_names();
 
+// Switches ModelOptions::checkpoint of a model made here, between steps. Gradients stay the same to
+// the bit. Throws InvalidArgument for any other module.
+void set_checkpointed(Module& model, bool on);
+
 }  // namespace headroom

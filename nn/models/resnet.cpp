@@ -58,10 +58,10 @@ class ResidualBlock final : public Module {
   std::shared_ptr<Sequential> down_;
 };
 
-class ResNet final : public Module {
+class ResNet final : public StagedModel {
  public:
   ResNet(const std::vector<int>& stages, bool bottleneck, const ModelOptions& options)
-      : checkpointed_(options.checkpoint) {
+      : StagedModel(options) {
     constexpr int64_t kStemWidth = 64;
     constexpr int64_t kLargestSmallImage = 64;
     const bool small = options.stem == Stem::small || (options.stem == Stem::automatic &&
@@ -97,12 +97,11 @@ class ResNet final : public Module {
  protected:
   Tensor forward(const Tensor& x) override {
     Tensor y = (*stem_)(x);
-    for (const auto& block : blocks_) y = run_stage(*block, y, checkpointed_);
+    for (const auto& block : blocks_) y = run_stage(*block, y, checkpointed());
     return (*fc_)(flatten(global_avg_pool2d(y), 1));
   }
 
  private:
-  bool checkpointed_;
   std::shared_ptr<Sequential> stem_;
   std::vector<std::shared_ptr<ResidualBlock>> blocks_;
   std::shared_ptr<Linear> fc_;

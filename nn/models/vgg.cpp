@@ -6,9 +6,9 @@
 namespace headroom {
 namespace {
 
-class Vgg16 final : public Module {
+class Vgg16 final : public StagedModel {
  public:
-  explicit Vgg16(const ModelOptions& options) : checkpointed_(options.checkpoint) {
+  explicit Vgg16(const ModelOptions& options) : StagedModel(options) {
     CHECK_ARG(options.image_size >= 32, "vgg16: images must be at least 32x32, got ",
               options.image_size);
     const std::vector<std::vector<int64_t>> stages = {
@@ -37,7 +37,7 @@ class Vgg16 final : public Module {
     {
       const PathScope path("features");
       for (size_t i = 0; i < features_->size(); ++i) {
-        y = run_stage(features_->at(i), y, checkpointed_);
+        y = run_stage(features_->at(i), y, checkpointed());
       }
     }
     if (y.size(2) > 1 || y.size(3) > 1) y = global_avg_pool2d(y);
@@ -45,7 +45,6 @@ class Vgg16 final : public Module {
   }
 
  private:
-  bool checkpointed_;
   std::shared_ptr<Sequential> features_;
   std::shared_ptr<Linear> classifier_;
 };

@@ -47,7 +47,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --no-inplace "
       "--cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
       "nchw "
-      "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --seed 12 --threads 3 "
+      "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --memory-threshold 0.9 "
+      "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
       "--save a --resume b --log c --json --no-eval"));
   const nlohmann::ordered_json expected = {{"model", "resnet18"},
@@ -84,6 +85,8 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"workspace_limit", 8 << 20},
                                            {"memory_limit", 2000000000},
                                            {"on_oom", "halve-batch"},
+                                           {"memory_threshold", 0.9},
+                                           {"on_threshold", "empty-cache"},
                                            {"device", "meta:cuda"},
                                            {"threads", 3},
                                            {"seed", 12},
