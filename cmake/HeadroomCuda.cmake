@@ -110,11 +110,12 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 
 # Not find_package(CUDAToolkit): as shipped with CMake 3.25 it fails on CUDA 13, which has no
 # nvToolsExt library any more. nv/target, which cuda_fp16.h includes, lies in CCCL's folder.
-add_library(headroom_cuda_libs INTERFACE)
-target_include_directories(headroom_cuda_libs SYSTEM INTERFACE
+# Imported, since the installed package makes one of its own (see headroom-config.cmake.in).
+add_library(headroom_cuda_libs INTERFACE IMPORTED GLOBAL)
+target_include_directories(headroom_cuda_libs INTERFACE
                            "${HEADROOM_CUDNN_INCLUDE}" "${HEADROOM_CUDA_INCLUDE}")
 if(EXISTS "${HEADROOM_CUDA_INCLUDE}/cccl")
-  target_include_directories(headroom_cuda_libs SYSTEM INTERFACE "${HEADROOM_CUDA_INCLUDE}/cccl")
+  target_include_directories(headroom_cuda_libs INTERFACE "${HEADROOM_CUDA_INCLUDE}/cccl")
 endif()
 target_link_libraries(headroom_cuda_libs INTERFACE
   "${HEADROOM_LIB_cudnn}" "${HEADROOM_LIB_cublas}" "${HEADROOM_LIB_cublasLt}"

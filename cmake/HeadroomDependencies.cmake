@@ -23,14 +23,4 @@ if(HEADROOM_BUILD_PROGRAMS OR HEADROOM_BUILD_TESTS)
   set_target_properties(headroom_png PROPERTIES INTERFACE_LINK_LIBRARIES "headroom_zlib;m")
 endif()
 
-# libgomp linked statically. Only core/base/parallel.cpp is compiled with -fopenmp.
-execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.a
-                OUTPUT_VARIABLE headroom_libgomp OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(NOT IS_ABSOLUTE "${headroom_libgomp}")
-  message(FATAL_ERROR "libgomp.a is not beside ${CMAKE_CXX_COMPILER}: "
-                      "a GNU compiler with its OpenMP runtime is needed")
-endif()
-add_library(headroom_openmp STATIC IMPORTED GLOBAL)
-set_target_properties(headroom_openmp PROPERTIES
-  IMPORTED_LOCATION "${headroom_libgomp}"
-  INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")
+include(HeadroomOpenMP)
