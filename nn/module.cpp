@@ -24,7 +24,18 @@ void Module::visit(const std::string& prefix, const Visit& fn) const {
   for (const auto& [name, child] : children_) child->visit(join(prefix, name), fn);
 }
 
+void Module::name_memory() {
+  visit(name_, [](const std::string& prefix, const Module& module) {
+    const PathId path = intern_path(prefix);
+    for (const auto* list : {&module.parameters_, &module.buffers_}) {
+      for (const NamedTensor& entry : *list) entry.tensor.storage()->set_path(path);
+    }
+  });
+  memory_named_ = true;
+}
+
 Tensor Module::operator()(const Tensor& x) {
+  if (!memory_named_ && memory_context().path == 0) name_memory();
   if (name_.empty()) return forward(x);
   const PathScope path{std::string_view(name_)};
   return forward(x);

@@ -47,6 +47,10 @@ class Module {
   // is missing, unknown or of another shape, before anything is written.
   void load_state_dict(const std::vector<NamedTensor>& state);
 
+  // Charges parameters and buffers to their modules' paths, as reports of memory show them. The
+  // first call of a whole tree does so by itself.
+  void name_memory();
+
   // Clears all gradients: they become undefined.
   void zero_grad();
 
@@ -76,6 +80,7 @@ class Module {
 
   std::string name_;
   bool training_ = true;
+  bool memory_named_ = false;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   std::vector<std::pair<std::string, int64_t*>> counters_;

@@ -88,6 +88,7 @@ void Optimizer::keep_half_copies(DType dtype) {
   const TagScope tag(Tag::cast_copy);
   for (Entry& entry : entries_) {
     if (entry.parameter.rank() < 2 || entry.parameter.dtype() != DType::f32) continue;
+    const PathScope path(entry.parameter.storage()->path());
     const Tensor copy = empty_like(entry.parameter, dtype);
     slots::copy(entry.parameter, copy);
     entry.parameter.set_half_copy(copy);
@@ -104,6 +105,7 @@ void Optimizer::make_state() {
   for (Entry& entry : entries_) {
     if (entry.cohort >= 0 || !entry.parameter.grad().defined()) continue;
     std::vector<Tensor> state;
+    const PathScope path(entry.parameter.storage()->path());
     for (size_t i = 0; i < names.size(); ++i) {
       TensorOptions options = entry.parameter.options();
       options.dtype = state_dtype(entry.parameter);

@@ -83,6 +83,7 @@ struct TrainConfig {
   std::string resume;   // checkpoint to go on from
   std::string log;      // JSON lines, one per step and per epoch
   bool json = false;
+  std::string memory_report;  // who holds what over one step: a page (.html) or JSON
 };
 
 // What --optimizer and --device take.

@@ -357,7 +357,12 @@ FlagGroup files() {
             "for the device",
             "nothing"),
        toggle("--json", &C::json, true,
-              "print one JSON object at the end on standard output, and nothing else there")}};
+              "print one JSON object at the end on standard output, and nothing else there"),
+       text("--memory-report", &C::memory_report, "FILE",
+            "who holds the memory over one step and at its peak, layer by layer: a page if FILE "
+            "ends "
+            "in .html, else JSON",
+            "nothing")}};
 }
 
 }  // namespace

@@ -18,6 +18,8 @@
 #include "kernels/register.h"
 #include "train/command_line.h"
 #include "train/display.h"
+#include "train/memory_report.h"
+#include "train/observers.h"
 #include "train/report.h"
 #include "train/report_log.h"
 #include "train/signals.h"
@@ -31,36 +33,6 @@ namespace headroom {
 namespace {
 
 enum ExitCode : int { kDone = 0, kFailed = 1, kWrongInput = 2, kOutOfMemory = 3 };
-
-// Tells several observers, in order.
-class Observers : public TrainObserver {
- public:
-  void add(TrainObserver& observer) { all_.push_back(&observer); }
-  void on_start(const RunInfo& info) override {
-    for (TrainObserver* observer : all_) observer->on_start(info);
-  }
-  void on_step(const StepInfo& step) override {
-    for (TrainObserver* observer : all_) observer->on_step(step);
-  }
-  void on_evaluation_begin() override {
-    for (TrainObserver* observer : all_) observer->on_evaluation_begin();
-  }
-  void on_out_of_memory(const OutOfMemoryInfo& what) override {
-    for (TrainObserver* observer : all_) observer->on_out_of_memory(what);
-  }
-  void on_threshold(const ThresholdInfo& what) override {
-    for (TrainObserver* observer : all_) observer->on_threshold(what);
-  }
-  void on_epoch(const EpochInfo& epoch) override {
-    for (TrainObserver* observer : all_) observer->on_epoch(epoch);
-  }
-  void on_save(const std::string& path, int64_t step) override {
-    for (TrainObserver* observer : all_) observer->on_save(path, step);
-  }
-
- private:
-  std::vector<TrainObserver*> all_;
-};
 
 // File names may hold anything; the message stays one line.
 std::string one_line(std::string text) {
@@ -124,14 +96,19 @@ void check_device(const TrainConfig& config) {
 int train(Trainer& trainer, RunLog* log) {
   const TrainConfig& config = trainer.config();
   RunResult result;
+  StepRecorder recorder(trainer.device());
   {
     Display display(stderr, trainer.device(), config, display_options_of(stderr));
     Observers observers;
     if (log) observers.add(*log);
+    if (!config.memory_report.empty()) observers.add(recorder);
     observers.add(display);
     result = trainer.run(observers, stop_requested);
   }
   const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device())};
+  if (recorder.record() && !config.memory_report.empty()) {
+    write_memory_report(config.memory_report, *recorder.record(), report);
+  }
   if (config.json) {
     std::fputs(to_table(report).c_str(), stderr);
     print_result(to_json(report) + "\n");

@@ -61,7 +61,8 @@ class MemoryMeter {
   // The most allocated in any training step so far, the running phase included.
   int64_t peak_of_steps(Device device) const;
   const PhasePeak& peak(Phase phase) const { return peaks_[static_cast<size_t>(phase)]; }
-  int64_t steps_measured() const { return steps_; }
+  // Of the steps after the first, or of the first if there was no other.
+  const PhasePeak& peak_of_run() const { return peak(steps_ > 1 ? training : first_step); }
 
  private:
   void fold(Device device);

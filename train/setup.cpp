@@ -12,6 +12,14 @@
 namespace headroom {
 namespace {
 
+// "digits" of "digits train".
+std::string name_of_both(const std::string& training_set) {
+  const std::string suffix = " train";
+  const size_t at = training_set.rfind(suffix);
+  const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
+  return ends_with_it ? training_set.substr(0, at) : training_set;
+}
+
 Checkpoint read_saved_run(const TrainConfig& config) {
   try {
     return load_checkpoint(config.resume);
@@ -37,11 +45,24 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& mo
   return std::make_unique<Adam>(std::move(groups), options);
 }
 
-std::string name_of_both(const std::string& training_set) {
-  const std::string suffix = " train";
-  const size_t at = training_set.rfind(suffix);
-  const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
-  return ends_with_it ? training_set.substr(0, at) : training_set;
+DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
+  DataOptions options;
+  options.image_size = config.image_size;
+  DataSplit data = open_data(config.data, options);
+  const ImageShape& shape = data.train->shape();
+  CHECK_ARG(shape.height == shape.width, "--data: images must be square for these models, got ",
+            shape.height, "x", shape.width, "; --image-size makes them so");
+  if (config.augment == Augment::automatic) {
+    config.augment = shape.channels >= 3 ? Augment::crop_flip : Augment::none;
+  }
+  if (config.loader_threads < 0) config.loader_threads = kDefaultLoaderThreads;
+  info.data_name = name_of_both(data.train->name());
+  info.train_images = data.train->size();
+  info.test_images = data.test ? data.test->size() : 0;
+  info.classes = data.train->classes();
+  info.image_shape = shape;
+  for (const std::string& warning : data.train->warnings()) info.warnings.push_back(warning);
+  return data;
 }
 
 void apply_settings(const TrainConfig& c, Device device) {

@@ -17,6 +17,10 @@
 
 namespace headroom {
 
+// The data sets that --data names, described in `info`; settles what the flags left open about
+// them. Throws InvalidArgument for anything wrong with them.
+DataSplit open_data_set(TrainConfig& config, RunInfo& info);
+
 // The optimizer of all parameters, without decay for those of one dimension.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Module& model);
 
@@ -44,8 +48,5 @@ std::map<std::string, std::string> facts_of(const TrainConfig& config, const Run
 
 // The run that --resume names. Throws InvalidArgument if there is none or it was another's.
 Checkpoint load_run(const TrainConfig& config, const RunInfo& info);
-
-// "digits" of "digits train".
-std::string name_of_both(const std::string& training_set);
 
 }  // namespace headroom

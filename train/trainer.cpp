@@ -31,6 +31,8 @@ struct Trainer::Impl {
   LossMeter losses;
   MemoryMeter memory;
   StepClock clock;
+  TrainObserver* observer = nullptr;
+  RunResult result;
   int64_t saved_step = -1;  // of the last checkpoint written
   bool warned = false;      // of a device too full, which it still is
 
@@ -49,7 +51,7 @@ struct Trainer::Impl {
     if (!config.save.empty() && device.is_meta()) {
       info.warnings.push_back("--save: a meta device holds no weights, so nothing is written");
     }
-    open_data_set();
+    data = open_data_set(config, info);
     apply_settings(config, device);
     check_smallest_batch(config, info, device);
     build();
@@ -71,25 +73,6 @@ struct Trainer::Impl {
     config.lr = lr_of(config);
     config.warmup = warmup_of(config);
     config.threads = num_threads();
-  }
-
-  void open_data_set() {
-    DataOptions options;
-    options.image_size = config.image_size;
-    data = open_data(config.data, options);
-    const ImageShape& shape = data.train->shape();
-    CHECK_ARG(shape.height == shape.width, "--data: images must be square for these models, got ",
-              shape.height, "x", shape.width, "; --image-size makes them so");
-    if (config.augment == Augment::automatic) {
-      config.augment = shape.channels >= 3 ? Augment::crop_flip : Augment::none;
-    }
-    if (config.loader_threads < 0) config.loader_threads = kDefaultLoaderThreads;
-    info.data_name = name_of_both(data.train->name());
-    info.train_images = data.train->size();
-    info.test_images = data.test ? data.test->size() : 0;
-    info.classes = data.train->classes();
-    info.image_shape = shape;
-    for (const std::string& warning : data.train->warnings()) info.warnings.push_back(warning);
   }
 
   void build() {
@@ -148,7 +131,7 @@ struct Trainer::Impl {
   // Meta would write zeros over a checkpoint that someone may need.
   bool saves() const { return !config.save.empty() && !device.is_meta(); }
 
-  void save(TrainObserver& observer) {
+  void save() {
     state.generator_seed = default_generator().state().seed;
     state.generator_offset = default_generator().state().offset;
     state.loss_sum = losses.sum();
@@ -160,7 +143,7 @@ struct Trainer::Impl {
     save_checkpoint(config.save,
                     {model->state_dict(), optimizer->state_dict(), state, facts_of(config, info)});
     saved_step = state.step;
-    observer.on_save(config.save, state.step);
+    observer->on_save(config.save, state.step);
   }
 
   Tensor forward(const Tensor& images) {
@@ -181,6 +164,8 @@ struct Trainer::Impl {
     backward(loss, scaler ? scaler->seed(share) : scalar(share, {DType::f32, device}));
   }
 
+  double loss_scale() const { return scaler ? scaler->current_scale() : 1; }
+
   void optimizer_step() {
     optimizer->step({scaler.get(), config.clip_norm});
     optimizer->zero_grad();
@@ -191,8 +176,7 @@ struct Trainer::Impl {
   // Runs `attempt`; if memory runs out and `batch` can be halved, halves it and says so. True if
   // the attempt went through.
   template <class Attempt>
-  bool fits(int64_t TrainConfig::*batch, bool in_evaluation, TrainObserver& observer,
-            RunResult& result, const Attempt& attempt) {
+  bool fits(int64_t TrainConfig::*batch, bool in_evaluation, const Attempt& attempt) {
     OutOfMemoryInfo what;
     try {
       attempt();
@@ -211,7 +195,7 @@ struct Trainer::Impl {
     what.batch = config.*batch;
     what.accum = in_evaluation ? 1 : config.accum;
     ++result.out_of_memory_retries;
-    observer.on_out_of_memory(what);
+    observer->on_out_of_memory(what);
     return false;
   }
 
@@ -222,7 +206,7 @@ struct Trainer::Impl {
   }
 
   // After a step: acts if the device is too full. True if the run is to end.
-  bool guard_memory(TrainObserver& observer) {
+  bool guard_memory() {
     if (config.memory_threshold == 0) return false;
     const MemoryUse use = memory_use(device);
     if (use.share() <= config.memory_threshold) return warned = false;
@@ -248,15 +232,14 @@ struct Trainer::Impl {
     what.batch = config.batch;
     what.accum = config.accum;
     // A warning is given once while it lasts.
-    if (!warns || !warned) observer.on_threshold(what);
+    if (!warns || !warned) observer->on_threshold(what);
     warned = warns;
     return what.action == OnThreshold::stop;
   }
 
   // Not evaluated if `stop` said so meanwhile.
-  EpochInfo evaluate_epoch(TrainObserver& observer, const std::function<bool()>& stop,
-                           RunResult& result) {
-    observer.on_evaluation_begin();
+  EpochInfo evaluate_epoch(const std::function<bool()>& stop) {
+    observer->on_evaluation_begin();
     memory.begin(device, MemoryMeter::evaluation);
     std::optional<Evaluation> measured;
     const auto attempt = [&] {
@@ -264,7 +247,7 @@ struct Trainer::Impl {
           *model, *data.test, input_options_of(config, device, false),
           [this](const Tensor& x) { return forward(x); }, stop);
     };
-    while (!fits(&TrainConfig::eval_batch, true, observer, result, attempt)) {
+    while (!fits(&TrainConfig::eval_batch, true, attempt)) {
     }
     EpochInfo out;
     out.evaluated = measured.has_value();
@@ -276,27 +259,26 @@ struct Trainer::Impl {
   }
 
   // Closes an epoch, or the run inside one: its loss, its accuracy, its checkpoint.
-  void end_epoch(const MicroBatch& plan, TrainObserver& observer, const std::function<bool()>& stop,
-                 RunResult& result) {
+  void end_epoch(const MicroBatch& plan, const std::function<bool()>& stop) {
     clock.pause(device);
     EpochInfo epoch;
     const double train_loss = losses.mean();
     // A run that ended inside an epoch may be resumed with more steps, and go on counting.
     if (plan.last_in_epoch) losses.restore(0, 0);
     if (config.evaluate && data.test) {
-      epoch = evaluate_epoch(observer, stop, result);
+      epoch = evaluate_epoch(stop);
       result.interrupted = !epoch.evaluated;
     }
     epoch.epoch = plan.epoch + 1;
     epoch.train_loss = result.train_loss = train_loss;
     epoch.seconds = clock.seconds();
-    epoch.loss_scale = scaler ? scaler->current_scale() : 0;
+    epoch.loss_scale = scaler ? loss_scale() : 0;
     if (epoch.evaluated) {
       result.test_accuracy = epoch.test_accuracy;
       result.test_loss = epoch.test_loss;
     }
-    observer.on_epoch(epoch);
-    if (saves()) save(observer);
+    observer->on_epoch(epoch);
+    if (saves()) save();
     memory.begin(device, MemoryMeter::training);
     clock.start(device);
   }
@@ -315,48 +297,50 @@ struct Trainer::Impl {
   // A window and its optimizer step. What it leaves when it throws OutOfMemory is for rollback.
   MicroBatch run_window() {
     rollback.mark();
+    observer->on_step_begin(state.step + 1);
     if (!input) open_input();
     for (;;) {
       const std::optional<InputBatch> batch = input->next();
       CHECK(batch.has_value(), "the input ended before the run");
       forward_backward(*batch);
       if (!batch->plan.last_in_window) continue;
+      observer->on_gradients({state.step + 1, model.get(), [this] { return loss_scale(); }});
       optimizer_step();
       return batch->plan;
     }
   }
 
   // A window, with smaller micro-batches if it does not fit and the configuration says so.
-  MicroBatch step_that_fits(TrainObserver& observer, RunResult& result) {
+  MicroBatch step_that_fits() {
     MicroBatch last;
-    while (!fits(&TrainConfig::batch, false, observer, result, [&] { last = run_window(); })) {
+    while (!fits(&TrainConfig::batch, false, [&] { last = run_window(); })) {
       input.reset();
       rollback.restore();
     }
     return last;
   }
 
-  RunResult run(TrainObserver& observer, const std::function<bool()>& stop) {
-    RunResult result;
-    observer.on_start(info);
+  RunResult run(TrainObserver& to_tell, const std::function<bool()>& stop) {
+    observer = &to_tell;
+    observer->on_start(info);
     memory.begin(device, MemoryMeter::first_step);
     const int64_t skipped_before = state.step - optimizer->applied_steps();
     int64_t images_seen = 0;
     clock.start(device);
     while (!result.interrupted && state.step < info.total_steps) {
-      const MicroBatch plan = step_that_fits(observer, result);
+      const MicroBatch plan = step_that_fits();
       const int64_t images = plan.window_images;
       ++state.step;
       state.sampler = plan.state_after_window;
       images_seen += images;
       clock.step(device, images);
       memory.end_of_step(device);
-      observer.on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
-                        memory.peak_of_steps(device), [this] { return losses.last_window_mean(); },
-                        [this] { return optimizer->last_lr(); }});
-      const bool too_full = guard_memory(observer);
+      observer->on_step({state.step, plan.epoch + 1, images, images_seen, clock.seconds(),
+                         memory.peak_of_steps(device), [this] { return losses.last_window_mean(); },
+                         [this] { return optimizer->last_lr(); }});
+      const bool too_full = guard_memory();
       const bool last = state.step == info.total_steps;
-      if (plan.last_in_epoch || last) end_epoch(plan, observer, stop, result);
+      if (plan.last_in_epoch || last) end_epoch(plan, stop);
       if (!last && (too_full || stop())) {
         result.interrupted = true;
         result.over_threshold = too_full;
@@ -367,7 +351,7 @@ struct Trainer::Impl {
     memory.finish(device);
     // Of an epoch that was cut short.
     if (losses.count() > 0) result.train_loss = losses.mean();
-    if (result.interrupted && saves() && saved_step != state.step) save(observer);
+    if (result.interrupted && saves() && saved_step != state.step) save();
     result.steps = state.step;
     // On meta nothing is applied, and so nothing counts as skipped.
     if (!device.is_meta()) {
@@ -377,10 +361,9 @@ struct Trainer::Impl {
     result.images_per_s = clock.images_per_s();
     result.first_step = memory.peak(MemoryMeter::first_step);
     result.evaluation = memory.peak(MemoryMeter::evaluation);
-    result.peak =
-        memory.steps_measured() > 1 ? memory.peak(MemoryMeter::training) : result.first_step;
+    result.peak = memory.peak_of_run();
     result.workspace_fallbacks = conv2d_workspace_fallbacks();
-    result.loss_scale = scaler ? scaler->current_scale() : 0;
+    if (scaler) result.loss_scale = loss_scale();
     return result;
   }
 };

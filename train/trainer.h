@@ -102,11 +102,22 @@ struct ThresholdInfo {
   int64_t batch = 0, accum = 0;  // from now on
 };
 
+// All gradients of a step are there, and the optimizer has not used them yet.
+struct GradientInfo {
+  int64_t step = 0;
+  Module* model = nullptr;
+  // What they are multiplied with: the loss scale, or 1. Waits for the device.
+  std::function<double()> read_scale;
+};
+
 // Called from the training thread. Exceptions pass through the trainer.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
   virtual void on_start(const RunInfo&) {}
+  // Before anything of the step is allocated; again if the step is tried again.
+  virtual void on_step_begin(int64_t /*step*/) {}
+  virtual void on_gradients(const GradientInfo&) {}
   virtual void on_step(const StepInfo&) {}
   virtual void on_evaluation_begin() {}
   virtual void on_out_of_memory(const OutOfMemoryInfo&) {}

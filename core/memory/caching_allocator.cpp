@@ -77,6 +77,15 @@ void CachingAllocator::retag(Block* block, Tag tag) {
   impl_->record_block(MemoryEvent::Kind::retag, *block, previous);
 }
 
+void CachingAllocator::set_path(Block* block, PathId path) {
+  CHECK_ARG(block, "set_path: needs a block, got none");
+  path_name(path);  // throws if there is none
+  const std::lock_guard lock(impl_->mutex);
+  CHECK_ARG(block->in_use, "set_path: the block at offset ", block->offset, " of segment ",
+            block->segment, " is not in use");
+  block->path = path;
+}
+
 void CachingAllocator::empty_cache() {
   const std::lock_guard lock(impl_->mutex);
   impl_->release_cached(kMaxReservedBytes);

@@ -91,6 +91,10 @@ class CachingAllocator {
   // InvalidArgument for a block that is not in use.
   void retag(Block* block, Tag tag);
 
+  // Charges a live block to another module path from now on. Throws InvalidArgument for a block
+  // that is not in use and for a path never handed out.
+  void set_path(Block* block, PathId path);
+
   // Gives every wholly free segment back to the device. Live blocks stay where they are.
   void empty_cache();
 

@@ -25,6 +25,7 @@ class Storage {
   Tag tag() const { return block_->tag; }
   void set_tag(Tag tag);
   PathId path() const { return block_->path; }
+  void set_path(PathId path) { allocator_->set_path(block_, path); }
 
   int64_t version() const { return version_; }
   void bump_version() { ++version_; }

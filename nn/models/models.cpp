@@ -51,12 +51,17 @@ std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& 
             options.channels);
   CHECK_ARG(options.image_size >= 1, "model: image size must be at least 1, got ",
             options.image_size);
-  if (name == "lenet") return make_lenet(options);
-  if (name == "vgg16") return make_vgg16(options);
-  if (name == "resnet18") return make_resnet18(options);
-  if (name == "resnet50") return make_resnet50(options);
-  throw InvalidArgument("model: allowed are lenet, vgg16, resnet18 and resnet50, got '" + name +
-                        "'");
+  const auto make = [&] {
+    if (name == "lenet") return make_lenet(options);
+    if (name == "vgg16") return make_vgg16(options);
+    if (name == "resnet18") return make_resnet18(options);
+    if (name == "resnet50") return make_resnet50(options);
+    throw InvalidArgument("model: allowed are lenet, vgg16, resnet18 and resnet50, got '" + name +
+                          "'");
+  };
+  std::shared_ptr<Module> model = make();
+  model->name_memory();
+  return model;
 }
 
 void set_checkpointed(Module& model, bool on) {

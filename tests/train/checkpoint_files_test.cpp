@@ -8,6 +8,7 @@
 
 #include "core/ops/ops.h"
 #include "tests/train/trainer_run.h"
+#include "train/checkpoint/atomic_file.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/safetensors.h"
 

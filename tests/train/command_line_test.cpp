@@ -50,7 +50,7 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --memory-threshold 0.9 "
       "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
-      "--save a --resume b --log c --json --no-eval"));
+      "--save a --resume b --log c --json --memory-report d --no-eval"));
   const nlohmann::ordered_json expected = {{"model", "resnet18"},
                                            {"data", "random:3x32x32:10"},
                                            {"image_size", 48},
@@ -93,7 +93,8 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"save", "a"},
                                            {"resume", "b"},
                                            {"log", "c"},
-                                           {"json", true}};
+                                           {"json", true},
+                                           {"memory_report", "d"}};
   EXPECT_EQ(config_to_json(c), expected);
 }
 

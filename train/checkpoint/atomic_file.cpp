@@ -1,4 +1,6 @@
 // Atomic replacement of a file.
+#include "train/checkpoint/atomic_file.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -10,7 +12,6 @@
 #include <filesystem>
 
 #include "core/base/error.h"
-#include "train/checkpoint/safetensors.h"
 
 namespace headroom {
 namespace {

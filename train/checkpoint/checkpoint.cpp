@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "train/checkpoint/atomic_file.h"
 #include "train/checkpoint/safetensors.h"
 
 namespace headroom {

@@ -30,9 +30,4 @@ SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& n
 // Reads a file; throws InvalidArgument naming it when it cannot be read or parsed.
 SafetensorsFile read_safetensors(const std::string& path);
 
-// Writes `bytes` to `path` atomically: a temporary file in the same folder, flushed to disk,
-// renamed over the old one, the folder flushed. Throws DataError naming the file and the system's
-// reason; then the old file is untouched and the temporary one gone.
-void write_file_atomically(const std::string& path, const std::string& bytes);
-
 }  // namespace headroom

@@ -1,0 +1,37 @@
+// --memory-report: the file that the program writes.
+#include <gtest/gtest.h>
+
+#include "tests/train/program_run.h"
+
+namespace headroom::test {
+namespace {
+
+TEST(MemoryReport, OfTheProgramSumsToThePeakToTheByte) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("report.json");
+  const Json run = train_json(tiny_run("--amp --memory-report " + file));
+  const Json report = Json::parse(file_text(file));
+  EXPECT_EQ(report["run"]["peak_allocated"], run["peak_allocated"]);
+  const auto peak = run["peak_allocated"].get<int64_t>();
+  int64_t parts = 0, layers = 0;
+  for (const Json& part : report["peak"]["parts"]) parts += part["bytes"].get<int64_t>();
+  for (const Json& layer : report["layers"]) layers += layer["total"].get<int64_t>();
+  EXPECT_EQ(parts, peak);
+  EXPECT_EQ(layers, peak);
+  const Json& timeline = report["timeline"];
+  EXPECT_EQ(timeline["allocated"][report["peak"]["index"].get<size_t>()], peak);
+  const size_t points = timeline["allocated"].size();
+  for (const char* key : {"time_us", "reserved", "phase", "op", "path"}) {
+    EXPECT_EQ(timeline[key].size(), points) << key;
+  }
+  EXPECT_EQ(timeline["by_tag"].size(), report["tags"].size());
+}
+
+TEST(MemoryReport, ThatCannotBeWrittenEndsTheRunWithAnError) {
+  const ProcessResult result = train(tiny_run("--memory-report /nowhere/report.json"));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.err.find("/nowhere/report.json"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace headroom::test

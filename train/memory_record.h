@@ -1,0 +1,64 @@
+// One training step's memory, event by event, and what it comes to: the course of the bytes by tag,
+// and who holds what at the instant of the peak.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/memory/caching_allocator.h"
+#include "train/trainer.h"
+
+namespace headroom {
+
+struct StepRecord {
+  int64_t step = 0;
+  EventLog log;                       // from the step's begin to its end
+  std::vector<SegmentInfo> segments;  // at its end
+  MemoryPeak peak;
+};
+
+// Records the step with the highest peak, the first of them where several have it. The first step
+// of the process, which searches plans and makes optimizer state, counts only if there is no other:
+// so the record's peak is the run's. Steps differ a little until the cache has settled, since a
+// block is not split for a small remainder. A step that is tried again is recorded anew.
+class StepRecorder : public TrainObserver {
+ public:
+  explicit StepRecorder(Device device) : device_(device) {}
+  ~StepRecorder() override;  // stops recording
+  StepRecorder(const StepRecorder&) = delete;
+  StepRecorder& operator=(const StepRecorder&) = delete;
+
+  void on_start(const RunInfo& info) override;
+  void on_step_begin(int64_t step) override;
+  void on_step(const StepInfo& step) override;
+
+  // Nothing before the step has ended.
+  const std::optional<StepRecord>& record() const { return record_; }
+
+ private:
+  Device device_;
+  int64_t from_step_ = 0;
+  std::optional<StepRecord> record_;
+};
+
+// The state after each event that changed the allocated bytes: index 0 is the state before the
+// first.
+struct TimelinePoint {
+  int64_t event = -1;  // into the log's events
+  BytesByTag by_tag{};
+  int64_t reserved_bytes = 0;
+};
+std::vector<TimelinePoint> timeline_of(const EventLog& log);
+
+// What one module holds at the instant of the peak, by tag. Paths are those of the module tree;
+// bytes of no module come under "". The rows sum to the peak.
+struct LayerRow {
+  std::string path;
+  BytesByTag by_tag{};
+  int64_t total_bytes = 0;
+};
+std::vector<LayerRow> layers_at_peak(const MemoryPeak& peak);  // largest first
+
+}  // namespace headroom
