@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/autograd/node.h"
 #include "core/base/device.h"
 #include "core/base/dtype.h"
 #include "core/base/settings.h"
@@ -62,6 +63,7 @@ struct TrainConfig {
   double init_scale = 65536;  // of the loss scaler, f16 only
   bool checkpoint = false;
   bool in_place = true;
+  SavePolicy save_policy = SavePolicy::recompute;
   bool cudnn = true;
   bool cudnn_benchmark = false;
   int64_t workspace_limit_bytes = int64_t{32} << 20;

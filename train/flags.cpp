@@ -36,6 +36,8 @@ const NamedValues<MemoryFormat> kLayoutNames = {{"nhwc", MemoryFormat::channels_
                                                 {"nchw", MemoryFormat::contiguous}};
 const NamedValues<OnOutOfMemory> kOnOomNames = {{"stop", OnOutOfMemory::stop},
                                                 {"halve-batch", OnOutOfMemory::halve_batch}};
+const NamedValues<SavePolicy> kSavePolicyNames = {
+    {"recompute", SavePolicy::recompute}, {"keep", SavePolicy::keep}, {"pack", SavePolicy::pack}};
 const NamedValues<OnThreshold> kOnThresholdNames = {{"warn", OnThreshold::warn},
                                                     {"empty-cache", OnThreshold::empty_cache},
                                                     {"checkpoint", OnThreshold::checkpoint},
@@ -308,26 +310,30 @@ FlagGroup precision() {
 
 FlagGroup memory() {
   using C = TrainConfig;
-  return {"Memory",
-          "what lowers the peak, and limits",
-          {toggle("--checkpoint", &C::checkpoint, true,
-                  "drop activations inside blocks and compute them again in backward"),
-           toggle("--no-inplace", &C::in_place, false,
-                  "separate out-of-place layers instead of fused and in-place ones; costs memory"),
-           bytes("--workspace-limit", &C::workspace_limit_bytes,
-                 "the most scratch memory that one convolution may use on the GPU"),
-           bytes("--memory-limit", &C::memory_limit_bytes,
-                 "the most device memory to reserve, as on a smaller card", "no limit"),
-           choice("--on-oom", &C::on_oom, kOnOomNames,
-                  "out of memory: end with code 3, or take the step back and try it again with "
-                  "half of --batch and twice --accum, as often as needed"),
-           real("--memory-threshold", &C::memory_threshold,
-                "act after a step that leaves more than this share of the device in use (of "
-                "--memory-limit, if there is one)",
-                "none"),
-           choice("--on-threshold", &C::on_threshold, kOnThresholdNames,
-                  "what to do then: say so; give cached memory back; from now on checkpoint, or "
-                  "halve --batch and double --accum; save and end with code 3")}};
+  return {
+      "Memory",
+      "what lowers the peak, and limits",
+      {toggle("--checkpoint", &C::checkpoint, true,
+              "drop activations inside blocks and compute them again in backward"),
+       choice("--saved", &C::save_policy, kSavePolicyNames,
+              "what backward needs is computed again from what is kept anyway, or kept as it is, "
+              "or, beside recompute, relu keeps one bit per element"),
+       toggle("--no-inplace", &C::in_place, false,
+              "separate out-of-place layers instead of fused and in-place ones; costs memory"),
+       bytes("--workspace-limit", &C::workspace_limit_bytes,
+             "the most scratch memory that one convolution may use on the GPU"),
+       bytes("--memory-limit", &C::memory_limit_bytes,
+             "the most device memory to reserve, as on a smaller card", "no limit"),
+       choice("--on-oom", &C::on_oom, kOnOomNames,
+              "out of memory: end with code 3, or take the step back and try it again with "
+              "half of --batch and twice --accum, as often as needed"),
+       real("--memory-threshold", &C::memory_threshold,
+            "act after a step that leaves more than this share of the device in use (of "
+            "--memory-limit, if there is one)",
+            "none"),
+       choice("--on-threshold", &C::on_threshold, kOnThresholdNames,
+              "what to do then: say so; give cached memory back; from now on checkpoint, or "
+              "halve --batch and double --accum; save and end with code 3")}};
 }
 
 FlagGroup run() {

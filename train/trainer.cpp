@@ -147,6 +147,7 @@ struct Trainer::Impl {
   }
 
   Tensor forward(const Tensor& images) {
+    const SavePolicyScope policy(config.save_policy);
     if (!config.amp) return (*model)(images);
     const Autocast region(*config.amp);
     return (*model)(images);

@@ -105,7 +105,7 @@ SavedTensor Node::save(const Tensor& tensor) {
   if (!tensor.defined() || !wants_any()) return {};
   const TensorImpl& impl = *tensor.impl();
   if (impl.recipe && impl.recipe_version == impl.storage->version() &&
-      save_policy() == SavePolicy::recompute) {
+      save_policy() != SavePolicy::keep) {
     auto state = std::make_shared<SavedState>();
     state->recipe = impl.recipe;
     state->op = name();

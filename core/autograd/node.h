@@ -168,9 +168,13 @@ class EnableGrad {
   bool previous_;
 };
 
-// How saved tensors are kept. `recompute` uses recipes where producers offer them; `keep` never
-// does.
-enum class SavePolicy : uint8_t { recompute, keep };
+// How saved tensors are kept:
+//   recompute  by their producer's recipe where there is one, else as they are
+//   keep       as they are
+//   pack       as recompute, and relu keeps one bit per element instead of its output. That saves
+//              where nobody else keeps the output (before a max pool, say), and costs a bit per
+//              element where the next convolution keeps it anyway.
+enum class SavePolicy : uint8_t { recompute, keep, pack };
 SavePolicy save_policy();
 class SavePolicyScope {
  public:

@@ -38,6 +38,8 @@ HEADROOM_SLOT(fill_uniform);
 HEADROOM_SLOT(fill_normal);
 HEADROOM_SLOT(unary);
 HEADROOM_SLOT(unary_backward);
+HEADROOM_SLOT(relu_mask);
+HEADROOM_SLOT(relu_mask_backward);
 HEADROOM_SLOT(binary);
 HEADROOM_SLOT(dropout);
 HEADROOM_SLOT(reduce);

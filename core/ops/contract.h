@@ -33,6 +33,12 @@ extern KernelSlot<void(UnaryOp op, double alpha, const View& x, const View& y)> 
 // dx = dy * f'(saved; alpha), where saved is x or y as unary_saves(op) says. dx may be dy itself.
 extern KernelSlot<void(UnaryOp op, double alpha, const View& saved, const View& dy, const View& dx)>
     unary_backward;
+// mask: u8 [ceil(n / 8)]; bit i % 8 of byte i / 8 says whether relu passes the gradient at element
+// i of y, which is dense, counted in the order in which y is stored. Bits beyond n are 0.
+extern KernelSlot<void(const View& y, const View& mask)> relu_mask;
+// dx = dy where the bit is set, else 0. dy and dx are stored like the y of the mask, in one dtype;
+// dx may be dy itself.
+extern KernelSlot<void(const View& mask, const View& dy, const View& dx)> relu_mask_backward;
 // y = a op b; a and b were expanded to y's shape (strides 0). Dtypes may differ. y may be a or b.
 extern KernelSlot<void(BinaryOp op, const View& a, const View& b, const View& y)> binary;
 

@@ -15,7 +15,9 @@ using detail::reuse_or_empty;
 struct Unary : Node {
   UnaryOp op;
   double alpha = 0;
-  SavedTensor saved;
+  SavedTensor saved;  // x or y; or, under SavePolicy::pack, relu's mask
+  bool packed = false;
+  MemoryFormat format = MemoryFormat::contiguous;  // of the packed y
 
   Unary(UnaryOp op, double alpha) : op(op), alpha(alpha) {}
   const char* name() const override { return name_of(op); }
@@ -25,20 +27,43 @@ struct Unary : Node {
     Tensor out = empty_like(x);
     slots::unary(op, alpha, x, out);
     if (wants(0) && unary_saves(op) != UnarySaves::nothing) {
-      saved = save(unary_saves(op) == UnarySaves::input ? x : out);
+      keep(unary_saves(op) == UnarySaves::input ? x : out);
     }
     return out;
   }
 
   void keep_written(const Tensor& x) {
-    if (unary_saves(op) != UnarySaves::nothing) saved = save(x);
+    if (unary_saves(op) != UnarySaves::nothing) keep(x);
+  }
+
+  void keep(const Tensor& t) {
+    packed = op == UnaryOp::relu && save_policy() == SavePolicy::pack && wants(0) && t.is_dense();
+    if (!packed) {
+      saved = save(t);
+      return;
+    }
+    constexpr int64_t kBits = 8;
+    format = t.format();
+    const Tensor mask = empty({(t.numel() + kBits - 1) / kBits}, {DType::u8, t.device()});
+    slots::relu_mask(t, mask);
+    saved = save(mask);
   }
 
   Grads backward(Tensor dy) override {
+    if (packed) return {unpack(std::move(dy))};
     const bool unique = dy.is_unique();
     Tensor dx = reuse_or_empty(dy, unique, dy.format());
     slots::unary_backward(op, alpha, saved ? saved.get() : dy, dy, dx);
     return {dx};
+  }
+
+  Tensor unpack(Tensor dy) const {
+    const Tensor gradient = detail::dense_in(dy, format);
+    dy = Tensor();
+    const bool unique = gradient.is_unique();
+    Tensor dx = reuse_or_empty(gradient, unique, format);
+    slots::relu_mask_backward(saved.get(), gradient, dx);
+    return dx;
   }
 };
 

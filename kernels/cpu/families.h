@@ -5,6 +5,7 @@ namespace headroom {
 
 void register_cpu_copy_kernels();
 void register_cpu_elementwise_kernels();
+void register_cpu_relu_mask_kernels();
 void register_cpu_random_kernels();
 void register_cpu_reduce_kernels();
 void register_cpu_pool_kernels();

@@ -68,6 +68,7 @@ HEADROOM_BASELINE void register_cpu_kernels() {
   check_processor();
   register_cpu_copy_kernels();
   register_cpu_elementwise_kernels();
+  register_cpu_relu_mask_kernels();
   register_cpu_random_kernels();
   register_cpu_reduce_kernels();
   register_cpu_pool_kernels();

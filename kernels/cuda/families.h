@@ -6,6 +6,7 @@ namespace headroom {
 
 void register_cuda_elementwise_kernels();  // and, from it, the next two
 void register_cuda_copy_kernels();
+void register_cuda_relu_mask_kernels();
 void register_cuda_random_kernels();
 void register_cuda_reduce_kernels();
 void register_cuda_matmul_kernels();

@@ -36,6 +36,7 @@ std::string try_register() {
   cuda::create_context();
   register_runtime(Device::cuda(), cuda::make_cuda_runtime());
   register_cuda_elementwise_kernels();
+  register_cuda_relu_mask_kernels();
   register_cuda_reduce_kernels();
   register_cuda_matmul_kernels();
   register_cuda_conv_kernels();

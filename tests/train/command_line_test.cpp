@@ -44,7 +44,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--model resnet18 --data=random:3x32x32:10 --image-size 48 --batch 16 --accum 4 "
       "--eval-batch 100 --epochs 7 --drop-last --augment crop-flip --optimizer sgd --lr 0.2 "
       "--momentum 0.8 --no-nesterov --weight-decay 1e-4 --schedule one-cycle --warmup 20 "
-      "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --no-inplace "
+      "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --saved pack "
+      "--no-inplace "
       "--cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
       "nchw "
       "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --memory-threshold 0.9 "
@@ -81,6 +82,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"cudnn_benchmark", true},
                                            {"deterministic", true},
                                            {"checkpoint", true},
+                                           {"saved", "pack"},
                                            {"inplace", false},
                                            {"workspace_limit", 8 << 20},
                                            {"memory_limit", 2000000000},
