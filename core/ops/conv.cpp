@@ -2,6 +2,7 @@
 // memory.
 #include "core/ops/conv.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "core/autograd/autocast.h"
@@ -17,6 +18,9 @@ std::atomic<int64_t> fallbacks{0};
 // cuDNN copies inputs of fewer channels than this into padded scratch of its own (tens of MiB for a
 // 224x224 stem); padding them here costs the same bytes once and no more.
 constexpr int64_t kMinHalfChannels = 4;
+
+// cuDNN counts further than 32 bits only in some of its engines; the native kernels always do.
+constexpr int64_t kMaxLibraryNumel = (int64_t{1} << 31) - 1;
 
 bool stands_for_cuda(const Tensor& x) { return x.device().stands_for == DeviceType::cuda; }
 
@@ -67,7 +71,7 @@ struct Conv2d : Node {
 
   Tensor forward(const Tensor& in_x, const Tensor& in_w, const Tensor& bias) {
     const Shape y_shape = check(in_x, in_w, bias);
-    if (stands_for_cuda(in_x) && !settings().cudnn) params.algorithm = ConvAlgorithm::native;
+    choose_algorithm(in_x, y_shape);
     x_shape = in_x.shape();
     w_shape = in_w.shape();
     x_format = in_x.format();
@@ -182,11 +186,18 @@ struct Conv2d : Node {
                 " elements but the padded input has ", padded, got);
       y[axis] = (padded - reach) / params.stride[i] + 1;
     }
-    library_formats = stands_for_cuda(in_x);
-    pads_channels = stands_for_cuda(in_x) && settings().cudnn && is_half(in_x.dtype()) &&
+    return y;
+  }
+
+  void choose_algorithm(const Tensor& in_x, const Shape& y_shape) {
+    if (!stands_for_cuda(in_x)) return;
+    library_formats = true;
+    if (!settings().cudnn || std::max(in_x.numel(), numel_of(y_shape)) > kMaxLibraryNumel) {
+      params.algorithm = ConvAlgorithm::native;
+    }
+    pads_channels = params.algorithm == ConvAlgorithm::library && is_half(in_x.dtype()) &&
                     in_x.format() == MemoryFormat::channels_last && params.groups == 1 &&
                     in_x.size(1) < kMinHalfChannels;
-    return y;
   }
 
   bool library_formats = false;

@@ -20,8 +20,8 @@ struct Conv2dOptions {
 //   w[k,c,r,s]
 // x [n,c,h,w], w [k,c/groups,r,s], bias [k] or undefined; y [n,k,p,q] in x's memory format with
 // p = floor((h + 2*padding - dilation*(r-1) - 1) / stride) + 1. Half precision under autocast. Runs
-// in cuDNN on CUDA unless settings().cudnn is off. When no memory is left for the workspace,
-// smaller ones are tried, then the kernels that need none.
+// in cuDNN on CUDA unless settings().cudnn is off or x or y has more than 2^31 - 1 elements. When
+// no memory is left for the workspace, smaller ones are tried, then the kernels that need none.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 
