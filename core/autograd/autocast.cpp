@@ -69,7 +69,7 @@ Tensor half_of_leaf(const Tensor& x, DType dtype) {
     recipe = std::make_shared<CastOfLeaf>(x, dtype);
   }
   Tensor out = half.detach();
-  detail::gradient_input_seen() = true;
+  detail::note_graph_input(x);
   if (grad_enabled()) {
     out.impl()->grad_fn = x.impl()->leaf;
     out.impl()->recipe = recipe;

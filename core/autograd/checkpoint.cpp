@@ -33,6 +33,7 @@ struct Checkpoint final : Node {
   SavedTensor x;
   GeneratorState random;
   AutocastState autocast;
+  std::vector<detail::GraphInput> others;  // what the first run used besides x
 
   const char* name() const override { return "checkpoint"; }
 
@@ -42,11 +43,21 @@ struct Checkpoint final : Node {
     x = save(input);
   }
 
+  // The tensor that was written since the first run took it, or nullptr.
+  const detail::GraphInput* written_since() const {
+    for (const detail::GraphInput& other : others) {
+      const std::shared_ptr<Storage> storage = other.storage.lock();
+      if (storage && storage->version() != other.version) return &other;
+    }
+    return nullptr;
+  }
+
   Grads backward(Tensor dy) override {
     std::shared_ptr<LeafNode> leaf;
+    const uint64_t first = detail::upcoming_sequence();
     // Only the tape of the second run is kept: its input and output go when their last reader ran.
     const Edge root = run_again(dy.shape(), leaf);
-    detail::run_backward(root, std::move(dy));
+    detail::run_inner_backward(root, std::move(dy), first);
     if (!leaf || !leaf->grad.defined()) return {Tensor()};
     // It is on its way through the graph again, not the gradient of a parameter.
     leaf->grad.storage()->set_tag(Tag::temporary);
@@ -57,6 +68,12 @@ struct Checkpoint final : Node {
   // Runs the function with its tape on; returns the tape's end, and where the input's gradient will
   // gather if it is wanted.
   Edge run_again(const Shape& output_shape, std::shared_ptr<LeafNode>& leaf) {
+    if (const detail::GraphInput* other = written_since()) {
+      throw Error(detail::concat(
+          "checkpoint: a tensor ", other->dtype, other->shape,
+          " that the function uses was written in place since its first run, so a second run "
+          "would compute something else"));
+    }
     const Tensor input = x.take().detach();
     if (wants(0)) {
       // The gradient of an activation stays in the activation's own dtype.
@@ -92,19 +109,22 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& 
   node->keep_input(x);
   const int64_t version = x.storage()->version();
   Tensor out;
-  bool& seen = detail::gradient_input_seen();
-  const bool seen_before = seen;
-  seen = false;
   {
     const NoGrad no_grad;
+    const detail::GraphInputScope inputs;
     out = fn(x);
+    node->others = inputs.inputs();
   }
-  const bool wanted = seen || edge_of(x) != nullptr;
-  seen = seen_before || seen;
   CHECK_ARG(out.defined(), "checkpoint: the function returned an undefined tensor");
-  if (!wanted) return out;
+  if (node->others.empty() && !edge_of(x)) return out;
+  // x is kept with its version already, or by a recipe that an in-place write does not touch.
+  std::erase_if(node->others,
+                [&](const detail::GraphInput& in) { return in.storage.lock() == x.storage(); });
   CHECK_ARG(x.storage()->version() == version, "checkpoint: the function wrote its own input ",
             x.describe(), " in place, so it cannot run again from it; clone the input first");
+  const detail::GraphInput* written = node->written_since();
+  CHECK_ARG(!written, "checkpoint: the function wrote a tensor ", written->dtype, written->shape,
+            " that it uses in place, so it cannot run again from it; clone it first");
   // A handle of its own carries the node: the function may have handed back its input, or a tensor
   // that others hold.
   return detail::finish(node, out.detach());

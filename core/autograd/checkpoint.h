@@ -10,9 +10,10 @@ namespace headroom {
 // y = fn(x), keeping nothing of what fn computes but x; backward runs fn again. The second run sees
 // the random state, the autocast state and the batch-norm mode of the first: the same dropout
 // masks, the same dtypes, and no second update of running averages. fn may use any tensors besides
-// x (parameters mostly); y requires a gradient if x or any of them does. Throws what fn throws;
-// InvalidArgument if fn wrote x in place and backward would need it; Error in backward if x was
-// written in place after the call.
+// x: parameters mostly, or others of the graph, such as a skip connection; y requires a gradient if
+// x or any of them does. Throws what fn throws; InvalidArgument if fn wrote x, or another tensor
+// that requires a gradient, in place and backward would need it; Error in backward if one of them
+// was written in place after the call.
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& x);
 
 // Whether a checkpoint's second forward is running on this thread: layers with state must not

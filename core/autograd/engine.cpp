@@ -8,6 +8,9 @@
 namespace headroom {
 namespace {
 
+class Walk;
+thread_local Walk* running_walk = nullptr;
+
 struct Pending {
   std::shared_ptr<Node> node;
   Tensor grad;
@@ -44,6 +47,77 @@ class RetainScope {
   bool previous_;
 };
 
+// One walk over the tape. Edges always lead to earlier nodes, so taking the latest pending node
+// first means that all of its consumers have run.
+class Walk {
+ public:
+  Walk(uint64_t first, bool retain_graph)
+      : first_(first), retain_graph_(retain_graph), outer_(running_walk) {
+    running_walk = this;
+  }
+  ~Walk() { running_walk = outer_; }
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
+
+  void run(const Edge& root, Tensor gradient) {
+    const NoGrad no_grad;
+    const RetainScope retain(retain_graph_);
+    const PhaseScope phase(Phase::backward);
+    deliver(root, std::move(gradient));
+    while (!pending_.empty()) {
+      auto last = std::prev(pending_.end());
+      const std::shared_ptr<Node> node = std::move(last->second.node);
+      Tensor grad = std::move(last->second.grad);
+      pending_.erase(last);
+      run_node(*node, std::move(grad));
+    }
+  }
+
+ private:
+  void deliver(const Edge& edge, Tensor grad) {
+    if (LeafNode* leaf = edge->as_leaf()) {
+      leaf->backward(std::move(grad));
+      return;
+    }
+    if (edge->sequence() < first_ && outer_) {
+      outer_->deliver(edge, std::move(grad));
+      return;
+    }
+    auto [entry, added] = pending_.try_emplace(edge->sequence());
+    if (added) {
+      entry->second = {edge, std::move(grad)};
+    } else {
+      entry->second.grad = accumulate(std::move(entry->second.grad), std::move(grad));
+    }
+  }
+
+  void run_node(Node& node, Tensor grad) {
+    if (node.released()) {
+      throw Error(detail::concat(node.name(),
+                                 ": backward a second time through a graph that the first pass "
+                                 "released; keep it with retain_graph"));
+    }
+    CHECK(grad.shape() == node.output_shape(), node.name(), ": gradient of shape ", grad.shape(),
+          " for an output of shape ", node.output_shape());
+    const PathScope path(node.path());
+    const OpScope op(node.name());
+    Grads grads = node.backward(std::move(grad));
+    const std::vector<Edge> edges = node.edges();
+    CHECK(grads.size() == edges.size(), node.name(), ": ", grads.size(), " gradients for ",
+          edges.size(), " inputs");
+    if (!retain_graph_) node.release_saved();
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!edges[i] || !grads[i].defined()) continue;
+      deliver(edges[i], std::move(grads[i]));
+    }
+  }
+
+  uint64_t first_;
+  bool retain_graph_;
+  Walk* outer_;
+  std::map<uint64_t, Pending> pending_;
+};
+
 Tensor seed_for(const Tensor& output, const Tensor& seed) {
   if (!seed.defined()) {
     CHECK_ARG(output.numel() == 1,
@@ -72,51 +146,11 @@ void backward(const Tensor& output, const Tensor& seed, const BackwardOptions& o
 }
 
 void detail::run_backward(const Edge& root, Tensor gradient, const BackwardOptions& options) {
-  const NoGrad no_grad;
-  const RetainScope retain(options.retain_graph);
-  const PhaseScope phase(Phase::backward);
+  Walk(0, options.retain_graph).run(root, std::move(gradient));
+}
 
-  // Edges always lead to earlier nodes, so taking the latest pending node first means that all of
-  // its consumers have run.
-  std::map<uint64_t, Pending> pending;
-  auto deliver = [&](const Edge& edge, Tensor grad) {
-    if (LeafNode* leaf = edge->as_leaf()) {
-      leaf->backward(std::move(grad));
-      return;
-    }
-    auto [entry, added] = pending.try_emplace(edge->sequence());
-    if (added) {
-      entry->second = {edge, std::move(grad)};
-    } else {
-      entry->second.grad = accumulate(std::move(entry->second.grad), std::move(grad));
-    }
-  };
-  deliver(root, std::move(gradient));
-
-  while (!pending.empty()) {
-    auto last = std::prev(pending.end());
-    const std::shared_ptr<Node> node = std::move(last->second.node);
-    Tensor grad = std::move(last->second.grad);
-    pending.erase(last);
-    if (node->released()) {
-      throw Error(detail::concat(node->name(),
-                                 ": backward a second time through a graph that the first pass "
-                                 "released; keep it with retain_graph"));
-    }
-    CHECK(grad.shape() == node->output_shape(), node->name(), ": gradient of shape ", grad.shape(),
-          " for an output of shape ", node->output_shape());
-    const PathScope path(node->path());
-    const OpScope op(node->name());
-    Grads grads = node->backward(std::move(grad));
-    const std::vector<Edge> edges = node->edges();
-    CHECK(grads.size() == edges.size(), node->name(), ": ", grads.size(), " gradients for ",
-          edges.size(), " inputs");
-    if (!options.retain_graph) node->release_saved();
-    for (size_t i = 0; i < edges.size(); ++i) {
-      if (!edges[i] || !grads[i].defined()) continue;
-      deliver(edges[i], std::move(grads[i]));
-    }
-  }
+void detail::run_inner_backward(const Edge& root, Tensor gradient, uint64_t first) {
+  Walk(first, false).run(root, std::move(gradient));
 }
 
 }  // namespace headroom

@@ -24,6 +24,11 @@ namespace detail {
 // written over, so a caller that is done with it moves it in.
 void run_backward(const Edge& root, Tensor gradient, const BackwardOptions& options = {});
 
+// For a node whose backward records a tape of its own: walks the nodes from sequence number `first`
+// on. Gradients of earlier nodes, which belong to the graph around it, go to the walk that runs the
+// calling node, so that each of those nodes still runs once, after all its consumers.
+void run_inner_backward(const Edge& root, Tensor gradient, uint64_t first);
+
 }  // namespace detail
 
 }  // namespace headroom

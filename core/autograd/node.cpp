@@ -10,6 +10,7 @@ namespace {
 
 thread_local bool grad_is_enabled = true;
 thread_local SavePolicy current_policy = SavePolicy::recompute;
+thread_local detail::GraphInputScope* graph_inputs = nullptr;
 std::atomic<uint64_t> next_sequence{1};
 
 // Recipes of dying nodes hold the nodes that made their inputs, and those hold recipes again. They
@@ -169,10 +170,17 @@ SavePolicyScope::~SavePolicyScope() { current_policy = previous_; }
 
 namespace detail {
 
-bool& gradient_input_seen() {
-  thread_local bool seen = false;
-  return seen;
+GraphInputScope::GraphInputScope() : outer_(graph_inputs) { graph_inputs = this; }
+GraphInputScope::~GraphInputScope() { graph_inputs = outer_; }
+
+void note_graph_input(const Tensor& input) {
+  for (GraphInputScope* scope = graph_inputs; scope; scope = scope->outer_) {
+    scope->inputs_.push_back(
+        {input.storage(), input.storage()->version(), input.dtype(), input.shape()});
+  }
 }
+
+uint64_t upcoming_sequence() { return next_sequence.load(std::memory_order_relaxed); }
 
 bool& graph_is_retained() {
   thread_local bool retained = false;
@@ -183,7 +191,7 @@ std::vector<Edge> edges_of(std::initializer_list<const Tensor*> inputs) {
   std::vector<Edge> out;
   for (const Tensor* input : inputs) {
     Edge edge = edge_of(*input);
-    if (edge) gradient_input_seen() = true;
+    if (edge) note_graph_input(*input);
     if (grad_is_enabled) out.push_back(std::move(edge));
   }
   return out;
@@ -193,7 +201,7 @@ std::vector<Edge> edges_of(const std::vector<Tensor>& inputs) {
   std::vector<Edge> out;
   for (const Tensor& input : inputs) {
     Edge edge = edge_of(input);
-    if (edge) gradient_input_seen() = true;
+    if (edge) note_graph_input(input);
     if (grad_is_enabled) out.push_back(std::move(edge));
   }
   return out;

@@ -189,9 +189,33 @@ class SavePolicyScope {
 
 namespace detail {
 
-// Whether an op on this thread took an input that requires a gradient since the flag was last
-// cleared, also where NoGrad is in force; checkpoint asks.
-bool& gradient_input_seen();
+// An input of an op that has a place in the graph, as it was when the op took it.
+struct GraphInput {
+  std::weak_ptr<Storage> storage;
+  int64_t version = 0;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+// Lists the graph inputs that ops on this thread take while it lives, also where NoGrad is in
+// force; checkpoint asks. Scopes nest: the outer one lists what the inner one does.
+class GraphInputScope {
+ public:
+  GraphInputScope();
+  ~GraphInputScope();
+  GraphInputScope(const GraphInputScope&) = delete;
+  GraphInputScope& operator=(const GraphInputScope&) = delete;
+  const std::vector<GraphInput>& inputs() const { return inputs_; }
+
+ private:
+  friend void note_graph_input(const Tensor& input);
+  GraphInputScope* outer_;
+  std::vector<GraphInput> inputs_;
+};
+void note_graph_input(const Tensor& input);
+
+// The sequence number that the next node gets.
+uint64_t upcoming_sequence();
 // Whether the backward that runs now keeps the graph.
 bool& graph_is_retained();
 std::vector<Edge> edges_of(std::initializer_list<const Tensor*> inputs);
