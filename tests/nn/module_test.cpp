@@ -6,7 +6,6 @@
 #include "core/autograd/autograd.h"
 #include "core/tensor/generator.h"
 #include "nn/layers.h"
-#include "optim/optimizer.h"
 
 namespace headroom {
 namespace {
@@ -194,52 +193,6 @@ TEST(StateDict, CountersAreExactBeyondWhatAnF32Counts) {
       EXPECT_EQ(entry.tensor.to_vector<int64_t>()[0], large);
     }
   }
-}
-
-// Two layers with one weight: y = w * (w * x).
-class Tied : public Module {
- public:
-  Tied() {
-    weight_ = full({1, 1}, 3);
-    first_ = register_module("first", std::make_shared<Layer>(weight_));
-    second_ = register_module("second", std::make_shared<Layer>(weight_));
-  }
-
- protected:
-  Tensor forward(const Tensor& x) override { return (*second_)((*first_)(x)); }
-
- private:
-  class Layer : public Module {
-   public:
-    explicit Layer(const Tensor& weight) : weight_(register_parameter("weight", weight)) {}
-
-   protected:
-    Tensor forward(const Tensor& x) override { return linear(x, weight_); }
-
-   private:
-    Tensor weight_;
-  };
-  Tensor weight_;
-  std::shared_ptr<Layer> first_, second_;
-};
-
-// O33.
-TEST(Module, ASharedWeightIsOneParameterWithOneStep) {
-  Tied net;
-  ASSERT_EQ(net.named_parameters().size(), 1u);
-  EXPECT_EQ(net.parameter_count(), 1);
-  const Tensor w = net.parameters()[0];
-  SgdOptions options;
-  options.lr = 0.01;
-  // Given twice, it still counts once.
-  Sgd optimizer({{.parameters = {w, w}, .weight_decay = 0.1}}, options);
-  backward(sum(net(full({1, 1}, 2))));
-  EXPECT_EQ(w.grad().item(), 12);
-  optimizer.step();
-  EXPECT_NEAR(w.item(), 2.877, 1e-6);
-  // Both names are in the state, so that either layer's file can be read alone.
-  EXPECT_EQ(names_of(net.state_dict()),
-            (std::vector<std::string>{"first.weight", "second.weight"}));
 }
 
 TEST(Module, ZeroGradClearsEveryGradient) {
