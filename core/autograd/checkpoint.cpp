@@ -57,6 +57,8 @@ struct Checkpoint final : Node {
     const uint64_t first = detail::upcoming_sequence();
     // Only the tape of the second run is kept: its input and output go when their last reader ran.
     const Edge root = run_again(dy.shape(), leaf);
+    // It may hold tensors by value, and a kept loss would hold them on.
+    if (!detail::graph_is_retained()) fn = nullptr;
     detail::run_inner_backward(root, std::move(dy), first);
     if (!leaf || !leaf->grad.defined()) return {Tensor()};
     // It is on its way through the graph again, not the gradient of a parameter.

@@ -69,6 +69,12 @@ TEST_P(AutogradCase, O31_InPlaceOnALeaf) {
     EXPECT_TRUE(w.is_leaf());
     expect_says(message_of([&] { backward(y); }), {"mul", "in place", "version 0", "version 1"});
     EXPECT_FALSE(w.grad().defined());
+    // An optimizer's step is such a write.
+    Tensor v = leaf({1, 2}, {2}, dtype);
+    const Tensor z = sum(mul(v, v));
+    v.set_grad(tensor({1, 1}, {2}));
+    Sgd({{.parameters = {v}}}, {.lr = 1}).step();
+    expect_says(message_of([&] { backward(z); }), {"mul", "in place"});
   }
 }
 
@@ -111,6 +117,42 @@ TEST_P(AutogradCase, O32_LossHandlesKeptForLogging) {
         EXPECT_GT(memory_allocated(where) - after_first, 1 << 20);
       }
       EXPECT_LE(memory_allocated(where) - after_first, 99 * 512) << where;
+    }
+  }
+}
+
+// What a loss was made by, and how, does not matter.
+TEST_P(AutogradCase, O32_LossHandlesOfEveryKindKeepNothingElse) {
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> losses = {
+      {"cross_entropy",
+       [](const Tensor& y) {
+         return cross_entropy(y, zeros({y.size(0)}, {DType::i64, y.device()}));
+       }},
+      {"mse_loss", [](const Tensor& y) { return mse_loss(y, zeros(y.shape(), y.options())); }},
+      {"max", [](const Tensor& y) { return max(y); }},
+      {"slice", [](const Tensor& y) { return sum(slice(max(y, 1, true).values, 0, 0, 1)); }},
+      {"scaled", [](const Tensor& y) { return mul(mean(y), 1024.0); }},
+      {"checkpoint",
+       [](const Tensor& y) {
+         // Holds a tensor of its own.
+         const Tensor noise = ones(y.shape(), y.options());
+         return checkpoint([noise](const Tensor& in) { return mean(mul(in, noise)); }, y);
+       }},
+      {"under autocast", [](const Tensor& y) {
+         const Autocast region(DType::f16);
+         return mean(linear(y, slice(y, 0, 0, 4)));
+       }}};
+  for (const Device where : {device(), Device::meta(device().type)}) {
+    for (const auto& [name, loss_of] : losses) {
+      Tensor w = full({64, 1024}, 0.5, {DType::f32, where}).set_requires_grad(true);
+      std::vector<Tensor> kept;
+      int64_t after_first = 0;
+      for (int i = 0; i < 10; ++i) {
+        kept.push_back(loss_of(relu(mul(w, 1.0))));
+        backward(kept.back());
+        if (i == 0) after_first = memory_allocated(where);
+      }
+      EXPECT_LE(memory_allocated(where) - after_first, 9 * 512) << name << " on " << where;
     }
   }
 }

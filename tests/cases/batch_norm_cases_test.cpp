@@ -309,8 +309,10 @@ TEST_P(BatchNormCase, O65_InPlaceReluAfterBatchNormIsLegal) {
       expect_values(state.gamma.grad(), Values(channels, 6.572666));
       expect_values(state.beta.grad(), Values(channels, 6));
       const std::vector<Values> now = {dx, values_of(state.gamma.grad()), values_of(y)};
-      if (first.empty()) first = now;
-      EXPECT_EQ(now, first) << "form " << static_cast<int>(form);
+      if (form == ReluForm::in_place) first = now;
+      if (form == ReluForm::out_of_place) {
+        EXPECT_EQ(now, first);
+      }
     }
   });
 }

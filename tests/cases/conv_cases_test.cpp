@@ -1,54 +1,19 @@
-// Convolution and pooling: strides that leave an edge, parameters that differ between height and
-// width, transposed and empty inputs, windows at the border, and more elements than 2^31.
+// Convolution: strides that leave an edge, parameters that differ between height and width,
+// transposed and empty inputs, and more elements than 2^31.
 #include <cmath>
 
 #include "core/autograd/autograd.h"
 #include "core/ops/contract.h"
 #include "core/ops/ops.h"
-#include "tests/cases/case_test.h"
+#include "tests/cases/image_case.h"
 
 namespace headroom::cases {
 namespace {
 
-class ConvPoolCase : public CaseTest {
- protected:
-  // Runs fn(dtype, format) in f32 and f16, in both memory formats.
-  template <class Fn>
-  void for_each_way(Fn&& fn) const {
-    for (const DType dtype : {DType::f32, DType::f16}) {
-      for (const MemoryFormat format : testing_kernels::kFormats) {
-        SCOPED_TRACE(std::string(name_of(dtype)) +
-                     (format == MemoryFormat::contiguous ? " nchw" : " nhwc"));
-        fn(dtype, format);
-      }
-    }
-  }
-  Tensor ones_leaf(const Shape& shape, DType dtype, MemoryFormat format) const {
-    return ones(shape, {dtype, device(), format}).set_requires_grad(true);
-  }
-  static void backward_of_ones(const Tensor& y) { backward(y, ones(y.shape(), y.options())); }
-};
-HEADROOM_CASES(ConvPoolCase);
+class ConvCase : public ImageCase {};
+HEADROOM_CASES(ConvCase);
 
-Values sequence(int64_t count, double first = 0) {
-  Values out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(first + static_cast<double>(i));
-  return out;
-}
-Values joined(std::initializer_list<Values> parts) {
-  Values out;
-  for (const Values& part : parts) out.insert(out.end(), part.begin(), part.end());
-  return out;
-}
-Values product(const Values& down, const Values& across) {
-  Values out;
-  for (const double v : down) {
-    for (const double h : across) out.push_back(v * h);
-  }
-  return out;
-}
-
-TEST_P(ConvPoolCase, O23_EmptyBatchThroughAConvolution) {
+TEST_P(ConvCase, O23_EmptyBatchThroughAConvolution) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     for (const int64_t groups : {1, 3}) {
       Tensor x = ones_leaf({0, 3, 8, 8}, dtype, format);
@@ -68,7 +33,7 @@ TEST_P(ConvPoolCase, O23_EmptyBatchThroughAConvolution) {
 }
 
 // What usually follows a convolution takes an empty batch too.
-TEST_P(ConvPoolCase, O23_EmptyBatchThroughAWholeNetwork) {
+TEST_P(ConvCase, O23_EmptyBatchThroughAWholeNetwork) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     Tensor x = ones_leaf({0, 3, 8, 8}, dtype, format), w = ones_leaf({4, 3, 3, 3}, dtype, format);
     Tensor gamma = ones_leaf({4}, DType::f32, MemoryFormat::contiguous);
@@ -88,7 +53,7 @@ TEST_P(ConvPoolCase, O23_EmptyBatchThroughAWholeNetwork) {
   });
 }
 
-TEST_P(ConvPoolCase, O24_TransposedInputs) {
+TEST_P(ConvCase, O24_TransposedInputs) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     Tensor a = tensor(sequence(12), {1, 1, 3, 4}, dtype, format).set_requires_grad(true);
     Tensor w = leaf({1, 2, 3, 4}, {1, 1, 2, 2}, dtype, format);
@@ -103,7 +68,7 @@ TEST_P(ConvPoolCase, O24_TransposedInputs) {
 
 // Parts, transposes and repetitions of a tensor are read as they are: by every op that hands
 // pointers to a kernel, the gradient's layout included.
-TEST_P(ConvPoolCase, O24_ViewsOfEveryKind) {
+TEST_P(ConvCase, O24_ViewsOfEveryKind) {
   const Values pixels = testing_kernels::test_values(4 * 6 * 5 * 7, -2, 2, 11);
   for_each_way([&](DType dtype, MemoryFormat format) {
     const Tensor base = tensor(pixels, {4, 6, 5, 7}, dtype, format);
@@ -163,7 +128,7 @@ TEST_P(ConvPoolCase, O24_ViewsOfEveryKind) {
   });
 }
 
-TEST_P(ConvPoolCase, O34_StrideThatDoesNotDivideTheInput) {
+TEST_P(ConvCase, O34_StrideThatDoesNotDivideTheInput) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     Tensor x = ones_leaf({1, 1, 6, 6}, dtype, format), w = ones_leaf({1, 1, 3, 3}, dtype, format);
     const Tensor y = conv2d(x, w, {}, {.stride = {2, 2}});
@@ -177,7 +142,7 @@ TEST_P(ConvPoolCase, O34_StrideThatDoesNotDivideTheInput) {
 }
 
 // Stride 3 leaves two rows of 8; stride beyond the kernel leaves gaps; dilation 2 reaches over 5.
-TEST_P(ConvPoolCase, O34_StridesAndGapsOfOtherSizes) {
+TEST_P(ConvCase, O34_StridesAndGapsOfOtherSizes) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     for (const int64_t c : {2, 16}) {
       for (const int64_t groups : {int64_t{1}, c}) {
@@ -217,7 +182,7 @@ TEST_P(ConvPoolCase, O34_StridesAndGapsOfOtherSizes) {
   });
 }
 
-TEST_P(ConvPoolCase, O35_OneByOneConvolutionWithStrideTwo) {
+TEST_P(ConvCase, O35_OneByOneConvolutionWithStrideTwo) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     Tensor x = tensor(joined({sequence(25), sequence(25, 100)}), {1, 2, 5, 5}, dtype, format)
                    .set_requires_grad(true);
@@ -234,7 +199,7 @@ TEST_P(ConvPoolCase, O35_OneByOneConvolutionWithStrideTwo) {
 }
 
 // The same shortcut with padding, where the first row of outputs sees nothing.
-TEST_P(ConvPoolCase, O35_OneByOneConvolutionWithStrideAndPadding) {
+TEST_P(ConvCase, O35_OneByOneConvolutionWithStrideAndPadding) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     Tensor x = tensor(sequence(16, 1), {1, 1, 4, 4}, dtype, format).set_requires_grad(true);
     Tensor w = leaf({2, -3}, {2, 1, 1, 1}, dtype, format);
@@ -252,7 +217,7 @@ TEST_P(ConvPoolCase, O35_OneByOneConvolutionWithStrideAndPadding) {
   });
 }
 
-TEST_P(ConvPoolCase, O36_HeightAndWidthParametersAllDifferent) {
+TEST_P(ConvCase, O36_HeightAndWidthParametersAllDifferent) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     for (const int64_t channels : {1, 8}) {
       for (const int64_t groups : {int64_t{1}, channels}) {
@@ -287,101 +252,8 @@ TEST_P(ConvPoolCase, O36_HeightAndWidthParametersAllDifferent) {
   });
 }
 
-TEST_P(ConvPoolCase, O37_CeilModeStartsNoWindowOutsideAndAveragesNoOverhang) {
-  for_each_way([&](DType dtype, MemoryFormat format) {
-    {
-      const Tensor x = tensor(sequence(42), {1, 1, 6, 7}, dtype, format);
-      const Tensor y = max_pool2d(x, {.kernel = {1, 1}, .stride = {2, 2}, .ceil_mode = true});
-      ASSERT_EQ(y.shape(), (Shape{1, 1, 3, 4}));
-      EXPECT_EQ(values_of(y), (Values{0, 2, 4, 6, 14, 16, 18, 20, 28, 30, 32, 34}));
-    }
-    {
-      const Tensor x = tensor(sequence(5), {1, 1, 1, 5}, dtype, format);
-      const Pool2dOptions options{
-          .kernel = {1, 2}, .stride = {1, 2}, .padding = {0, 1}, .ceil_mode = true};
-      EXPECT_EQ(values_of(max_pool2d(x, options)), (Values{0, 2, 4}));
-      EXPECT_EQ(values_of(avg_pool2d(x, options)), (Values{0, 1.5, 3.5}));
-      Pool2dOptions uncounted = options;
-      uncounted.count_padding = false;
-      EXPECT_EQ(values_of(avg_pool2d(x, uncounted)), (Values{0, 1.5, 3.5}));
-    }
-    Tensor x = leaf(sequence(49), {1, 1, 7, 7}, dtype, format);
-    const Tensor y = avg_pool2d(x, {.kernel = {2, 2}, .stride = {3, 3}, .ceil_mode = true});
-    EXPECT_EQ(values_of(y), (Values{4, 7, 9.5, 25, 28, 30.5, 42.5, 45.5, 48}));
-    backward_of_ones(y);
-    // Each window shares 1 among what it covers: halves along the overhanging edges.
-    const Values along = {0.5, 0.5, 0, 0.5, 0.5, 0, 1};
-    EXPECT_EQ(values_of(x.grad()), product(along, along));
-  });
-}
-
-// Kernel 3, stride 2, padding 1, ceil mode on length 6: windows at -1, 1, 3, 5; the last one covers
-// element 5 and one padding, and would overhang by one more.
-TEST_P(ConvPoolCase, O37_CeilModeWithPadding) {
-  for_each_way([&](DType dtype, MemoryFormat format) {
-    for (const bool counted : {true, false}) {
-      Tensor x = leaf(sequence(6, 1), {1, 1, 6, 1}, dtype, format);
-      const Pool2dOptions options{.kernel = {3, 1},
-                                  .stride = {2, 1},
-                                  .padding = {1, 0},
-                                  .ceil_mode = true,
-                                  .count_padding = counted};
-      const Tensor y = avg_pool2d(x, options);
-      expect_values(y, counted ? Values{1, 3, 5, 3} : Values{1.5, 3, 5, 6});
-      backward_of_ones(y);
-      const double third = 1.0 / 3;
-      expect_values(x.grad(),
-                    counted ? Values{third, 2 * third, third, 2 * third, third, third + 0.5}
-                            : Values{0.5, 0.5 + third, third, 2 * third, third, third + 1},
-                    tolerance_of(dtype));
-      Tensor z = leaf(sequence(6, 1), {1, 1, 6, 1}, dtype, format);
-      const Tensor largest = max_pool2d(z, options);
-      EXPECT_EQ(values_of(largest), (Values{2, 4, 6, 6}));
-      backward_of_ones(largest);
-      EXPECT_EQ(values_of(z.grad()), (Values{0, 1, 0, 1, 0, 2}));
-    }
-  });
-}
-
-TEST_P(ConvPoolCase, O38_MaxPoolPaddingTiesAndNaN) {
-  for_each_way([&](DType dtype, MemoryFormat format) {
-    const TensorOptions options{dtype, device(), format};
-    for (const int64_t channels : {1, 3, 8}) {
-      const auto count = static_cast<size_t>(channels);
-      const Pool2dOptions padded{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
-      EXPECT_EQ(values_of(max_pool2d(full({1, channels, 4, 4}, -5, options), padded)),
-                Values(4 * count, -5));
-      EXPECT_EQ(values_of(max_pool2d(full({1, channels, 4, 4}, -INFINITY, options), padded)),
-                Values(4 * count, -INFINITY));
-
-      Tensor ties = zeros({1, channels, 2, 2}, options).set_requires_grad(true);
-      backward_of_ones(max_pool2d(ties, {.kernel = {2, 2}}));
-      Values first;
-      for (int64_t c = 0; c < channels; ++c) first.insert(first.end(), {1, 0, 0, 0});
-      EXPECT_EQ(values_of(ties.grad()), first) << "the first of equals, and no other";
-
-      Values window;
-      for (int64_t c = 0; c < channels; ++c) window.insert(window.end(), {1, NAN, 5, 6});
-      Tensor x = leaf(window, {1, channels, 2, 2}, dtype, format);
-      const Tensor y = max_pool2d(x, {.kernel = {2, 2}});
-      for (const double v : values_of(y)) EXPECT_TRUE(std::isnan(v)) << v;
-      backward_of_ones(y);
-      Values second;
-      for (int64_t c = 0; c < channels; ++c) second.insert(second.end(), {0, 1, 0, 0});
-      EXPECT_EQ(values_of(x.grad()), second);
-    }
-    // Overlapping windows over equal values: every window pays exactly one element.
-    Tensor flat = zeros({2, 3, 7, 7}, options).set_requires_grad(true);
-    const Tensor y = max_pool2d(flat, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}});
-    backward_of_ones(y);
-    double total = 0;
-    for (const double v : values_of(flat.grad())) total += v;
-    EXPECT_EQ(total, static_cast<double>(y.numel()));
-  });
-}
-
 // Every number is exact in f16.
-TEST_P(ConvPoolCase, O39_MoreThanTwoToThe31ElementsInAConvolutionInput) {
+TEST_P(ConvCase, O39_MoreThanTwoToThe31ElementsInAConvolutionInput) {
   constexpr int64_t kSide = 2048, kChannels = 516;
   const Shape shape{1, kChannels, kSide, kSide}, w_shape{1, kChannels, 3, 3};
   const Conv2dOptions options{.padding = {1, 1}};
@@ -439,7 +311,7 @@ TEST_P(ConvPoolCase, O39_MoreThanTwoToThe31ElementsInAConvolutionInput) {
 
 // The same offsets where few elements are read: 2^31 + 2^16 of them, of which the CPU touches 33
 // rows.
-TEST_P(ConvPoolCase, O39_StridesOverMoreThanTwoToThe31Elements) {
+TEST_P(ConvCase, O39_StridesOverMoreThanTwoToThe31Elements) {
   constexpr int64_t kHeight = (int64_t{1} << 15) + 1, kWidth = int64_t{1} << 16, kStep = 1024;
   constexpr int64_t kRows = 33, kColumns = 64;
   if (device().is_cuda() && runtime_of(device()).memory_info().free_bytes < int64_t{10} << 30) {
