@@ -8,24 +8,48 @@
 namespace headroom {
 namespace {
 
-thread_local int recomputation_depth = 0;
+// Modes of the ops of a first run, in order of their calls.
+using Modes = std::vector<bool>;
 
-// Sets the random state for the second forward and puts the present one back.
+thread_local int recomputation_depth = 0;
+thread_local Modes* recorded_modes = nullptr;
+thread_local const Modes* replayed_modes = nullptr;
+thread_local size_t replayed_count = 0;
+
+class RecordScope {
+ public:
+  explicit RecordScope(Modes& modes) : previous_(recorded_modes) { recorded_modes = &modes; }
+  ~RecordScope() { recorded_modes = previous_; }
+  RecordScope(const RecordScope&) = delete;
+  RecordScope& operator=(const RecordScope&) = delete;
+
+ private:
+  Modes* previous_;
+};
+
+// Sets random state and modes for the second forward and puts the present ones back.
 class ReplayScope {
  public:
-  explicit ReplayScope(const GeneratorState& state) : previous_(default_generator().state()) {
+  ReplayScope(const GeneratorState& state, const Modes& modes)
+      : state_(default_generator().state()), modes_(replayed_modes), count_(replayed_count) {
     default_generator().set_state(state);
+    replayed_modes = &modes;
+    replayed_count = 0;
     ++recomputation_depth;
   }
   ~ReplayScope() {
-    default_generator().set_state(previous_);
+    default_generator().set_state(state_);
+    replayed_modes = modes_;
+    replayed_count = count_;
     --recomputation_depth;
   }
   ReplayScope(const ReplayScope&) = delete;
   ReplayScope& operator=(const ReplayScope&) = delete;
 
  private:
-  GeneratorState previous_;
+  GeneratorState state_;
+  const Modes* modes_;
+  size_t count_;
 };
 
 struct Checkpoint final : Node {
@@ -33,6 +57,7 @@ struct Checkpoint final : Node {
   SavedTensor x;
   GeneratorState random;
   AutocastState autocast;
+  Modes modes;
   std::vector<detail::GraphInput> others;  // what the first run used besides x
 
   const char* name() const override { return "checkpoint"; }
@@ -84,7 +109,7 @@ struct Checkpoint final : Node {
       input.impl()->leaf = leaf;
     }
     const EnableGrad enable;
-    const ReplayScope replay(random);
+    const ReplayScope replay(random, modes);
     const Autocast region(autocast.dtype, autocast.enabled);
     const PhaseScope phase(Phase::forward);
     const Tensor y = fn(input);
@@ -100,6 +125,14 @@ struct Checkpoint final : Node {
 
 bool in_recomputation() { return recomputation_depth > 0; }
 
+bool detail::mode_of_first_run(bool training) {
+  if (replayed_modes && replayed_count < replayed_modes->size()) {
+    training = (*replayed_modes)[replayed_count++];
+  }
+  if (recorded_modes) recorded_modes->push_back(training);
+  return training;
+}
+
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& x) {
   CHECK_ARG(x.defined(), "checkpoint: the input is undefined");
   if (!grad_enabled()) return fn(x);
@@ -114,6 +147,7 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& 
   {
     const NoGrad no_grad;
     const detail::GraphInputScope inputs;
+    const RecordScope record(node->modes);
     out = fn(x);
     node->others = inputs.inputs();
   }

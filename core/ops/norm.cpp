@@ -127,6 +127,7 @@ void check_channel_vector(const char* what, const Tensor& t, const Tensor& x) {
 
 Tensor batch_norm(const Tensor& x, const BatchNormState& state, const BatchNormOptions& options,
                   const Tensor& residual) {
+  const bool training = detail::mode_of_first_run(options.training);
   detail::check_floating("batch_norm", {&x});
   CHECK_ARG(x.rank() == 4 || x.rank() == 2, "batch_norm: needs x [n,c,h,w] or [n,c] but got ",
             x.describe());
@@ -137,10 +138,10 @@ Tensor batch_norm(const Tensor& x, const BatchNormState& state, const BatchNormO
   CHECK_ARG(!residual.defined() || (residual.shape() == x.shape() && is_floating(residual.dtype())),
             "batch_norm: residual ", describe(residual), " does not match x ", x.describe());
   CHECK_ARG(options.eps >= 0, "batch_norm: eps must not be negative, got ", options.eps);
-  CHECK_ARG(options.training || (state.running_mean.defined() && state.running_var.defined()),
+  CHECK_ARG(training || (state.running_mean.defined() && state.running_var.defined()),
             "batch_norm: evaluation needs running averages");
   const int64_t values = x.size(1) > 0 ? x.numel() / x.size(1) : 0;
-  CHECK_ARG(!options.training || values != 1,
+  CHECK_ARG(!training || values != 1,
             "batch_norm: training needs more than one value per channel but got ", x.describe());
   if (residual.defined() && residual.dtype() != x.dtype()) {
     // As the separate ops would: the sum is in the wider of the two.
@@ -150,11 +151,11 @@ Tensor batch_norm(const Tensor& x, const BatchNormState& state, const BatchNormO
     return options.relu ? relu(y) : y;
   }
   BatchNormState used = state;
-  if (in_recomputation() && options.training) {
+  if (in_recomputation() && training) {
     used.running_mean = {};
     used.running_var = {};
   }
-  const BatchNormParams params{options.eps, options.momentum, options.relu, options.training};
+  const BatchNormParams params{options.eps, options.momentum, options.relu, training};
   return apply(BatchNorm{used, params}, x, residual, state.gamma, state.beta);
 }
 

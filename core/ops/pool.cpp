@@ -28,9 +28,10 @@ Pool2dParams pool_params(const char* op, const Pool2dOptions& options) {
     CHECK_ARG(out.kernel[i] >= 1 && out.stride[i] >= 1 && out.dilation[i] >= 1, op,
               ": kernel, stride and dilation must be at least 1, got ", out.kernel[i], ", ",
               out.stride[i], ", ", out.dilation[i]);
-    CHECK_ARG(out.padding[i] >= 0 && out.padding[i] <= out.kernel[i] / 2, op,
-              ": padding must be at most half the kernel, got padding ", out.padding[i],
-              " for kernel ", out.kernel[i]);
+    const int64_t reach = out.dilation[i] * (out.kernel[i] - 1) + 1;
+    CHECK_ARG(out.padding[i] >= 0 && out.padding[i] <= reach / 2, op,
+              ": padding must be at most half the window, got padding ", out.padding[i],
+              " for a window over ", reach);
   }
   return out;
 }

@@ -10,7 +10,7 @@ namespace headroom {
 struct Pool2dOptions {
   std::array<int64_t, 2> kernel = {2, 2};
   std::array<int64_t, 2> stride = {0, 0};    // 0 means the kernel's size
-  std::array<int64_t, 2> padding = {0, 0};   // at most half the kernel
+  std::array<int64_t, 2> padding = {0, 0};   // at most half of what a window reaches over
   std::array<int64_t, 2> dilation = {1, 1};  // max pooling only
   // Output sizes round up instead of down; the last window must still start inside the input or its
   // left padding (PyTorch's rule).

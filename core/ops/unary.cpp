@@ -1,5 +1,6 @@
 // Unary ops, casts, copies and dropout.
 #include "core/autograd/autocast.h"
+#include "core/autograd/checkpoint.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op_helpers.h"
 #include "core/tensor/generator.h"
@@ -254,7 +255,7 @@ Tensor clone(const Tensor& x) { return apply(Contiguous{x.format()}, x); }
 
 Tensor dropout(const Tensor& x, const DropoutOptions& options) {
   CHECK_ARG(options.p >= 0 && options.p <= 1, "dropout: p must be in [0, 1], got ", options.p);
-  if (!options.training || options.p == 0) return x;
+  if (!detail::mode_of_first_run(options.training) || options.p == 0) return x;
   return apply(Dropout{options.p, default_generator().next()}, x);
 }
 

@@ -67,6 +67,24 @@ TEST_P(PoolCase, O37_CeilModeWithPadding) {
   });
 }
 
+// Kernel 3 with dilation 2 reaches over 5, so 2 may be padded: windows at -2, 0, 2 and, in ceil
+// mode, 4.
+TEST_P(PoolCase, O37_CeilModeWithDilationAndPadding) {
+  for_each_way([&](DType dtype, MemoryFormat format) {
+    for (const bool ceil_mode : {false, true}) {
+      Tensor x = leaf(sequence(6, -6), {1, 1, 1, 6}, dtype, format);
+      const Tensor y = max_pool2d(x, {.kernel = {1, 3},
+                                      .stride = {1, 2},
+                                      .padding = {0, 2},
+                                      .dilation = {1, 2},
+                                      .ceil_mode = ceil_mode});
+      EXPECT_EQ(values_of(y), ceil_mode ? (Values{-4, -2, -2, -2}) : (Values{-4, -2, -2}));
+      backward_of_ones(y);
+      EXPECT_EQ(values_of(x.grad()), (Values{0, 0, 1, 0, ceil_mode ? 3.0 : 2.0, 0}));
+    }
+  });
+}
+
 TEST_P(PoolCase, O38_MaxPoolPaddingTiesAndNaN) {
   for_each_way([&](DType dtype, MemoryFormat format) {
     const TensorOptions options{dtype, device(), format};

@@ -6,6 +6,7 @@
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
+#include "nn/layers.h"
 
 namespace headroom {
 namespace {
@@ -306,6 +307,35 @@ TEST(Checkpoint, WhatItsFunctionUsesMustNotChangeBeforeItsSecondRun) {
   };
   const std::string at_once = message_of([&] { checkpoint(writes, ones({2})); });
   EXPECT_NE(at_once.find("clone"), std::string::npos) << at_once;
+}
+
+// An evaluation between forward and backward, or one that a failure left behind.
+TEST(Checkpoint, RunsAgainInTheModesOfItsFirstRun) {
+  Tensor x = leaf({1, 5, 2, 8, 4, 4, 0, 3}, {4, 2});
+  const auto run = [&](int depth, bool train_first) {
+    x.set_grad({});
+    manual_seed(4);
+    const auto dropped = std::make_shared<Dropout>(0.5);
+    const auto norm = std::make_shared<BatchNorm2d>(BatchNorm2d::Options{.channels = 2});
+    Sequential net({norm, dropped, std::make_shared<Dropout>(0.0), norm});
+    net.train(train_first);
+    std::function<Tensor(const Tensor&)> block = [&](const Tensor& in) { return net(in); };
+    for (int i = 0; i < depth; ++i) {
+      block = [inner = block](const Tensor& in) { return checkpoint(inner, in); };
+    }
+    const Tensor y = block(x);
+    const int64_t tracked = norm->batches_tracked();
+    net.train(!train_first);
+    backward(y, from_vector(Floats{1, -2, 3, 0.5f, 2, 1, -1, 4}, {4, 2}));
+    EXPECT_EQ(norm->batches_tracked(), tracked);
+    EXPECT_EQ(net.training(), !train_first);
+    return x.grad().to_vector<float>();
+  };
+  for (const bool train_first : {true, false}) {
+    const Floats plain = run(0, train_first);
+    EXPECT_EQ(run(1, train_first), plain);
+    EXPECT_EQ(run(2, train_first), plain);
+  }
 }
 
 TEST(Checkpoint, OfHalfActivationsPassesHalfGradients) {
