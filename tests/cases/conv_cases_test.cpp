@@ -260,13 +260,16 @@ TEST_P(ConvCase, O39_MoreThanTwoToThe31ElementsInAConvolutionInput) {
   const Device meta = Device::meta(device().type);
   for (const MemoryFormat format : testing_kernels::kFormats) {
     const int64_t before = memory_allocated(meta);
-    const Tensor x = ones(shape, {DType::f16, meta, format});
-    const Tensor w = full(w_shape, 0.25, {DType::f16, meta, format});
+    Tensor x = ones(shape, {DType::f16, meta, format}).set_requires_grad(true);
+    Tensor w = full(w_shape, 0.25, {DType::f16, meta, format}).set_requires_grad(true);
     const Tensor y = conv2d(x, w, {}, options);
     EXPECT_EQ(x.numel(), 2164260864);
     EXPECT_EQ(y.shape(), (Shape{1, 1, kSide, kSide}));
     // x, w (9288 bytes in blocks of 512) and y.
     EXPECT_EQ(memory_allocated(meta) - before, 4328521728 + 9728 + 8388608);
+    backward(y, scalar(1, {DType::f16, meta}));
+    EXPECT_EQ(x.grad().shape(), shape);
+    EXPECT_EQ(w.grad().shape(), w_shape);
   }
   if (!device().is_cuda()) {
     GTEST_SKIP() << "20 billion products take the CPU minutes; its indices are tested by stride";
