@@ -39,7 +39,6 @@ class CastOfLeaf final : public Recipe {
     const TagScope tag(Tag::cast_copy);
     return detail::converted(leaf_, dtype_);
   }
-  const char* recipe_name() const override { return "cast of a leaf"; }
 
  private:
   Tensor leaf_;

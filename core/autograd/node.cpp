@@ -105,24 +105,16 @@ void Node::release_saved() {
 SavedTensor Node::save(const Tensor& tensor) {
   if (!tensor.defined() || !wants_any()) return {};
   const TensorImpl& impl = *tensor.impl();
+  auto state = std::make_shared<SavedState>();
+  state->op = name();
   if (impl.recipe && impl.recipe_version == impl.storage->version() &&
       save_policy() != SavePolicy::keep) {
-    auto state = std::make_shared<SavedState>();
     state->recipe = impl.recipe;
-    state->op = name();
-    saved_.push_back(state);
-    return SavedTensor(std::move(state));
+  } else {
+    state->tensor = tensor.detach();
+    state->version = tensor.storage()->version();
+    tensor.storage()->begin_saved();
   }
-  return save_bytes(tensor);
-}
-
-SavedTensor Node::save_bytes(const Tensor& tensor) {
-  if (!tensor.defined() || !wants_any()) return {};
-  auto state = std::make_shared<SavedState>();
-  state->tensor = tensor.detach();
-  state->version = tensor.storage()->version();
-  state->op = name();
-  tensor.storage()->begin_saved();
   saved_.push_back(state);
   return SavedTensor(std::move(state));
 }

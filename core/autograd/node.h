@@ -25,7 +25,6 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
   virtual Tensor recompute() = 0;
-  virtual const char* recipe_name() const = 0;
 };
 
 // One tensor kept for backward, or the recipe for it. Shared between the op's member and the node's
@@ -106,9 +105,6 @@ class Node {
 
   // Keeps a tensor for backward, under the policy in force: as it is, or by its recipe.
   SavedTensor save(const Tensor& tensor);
-  // Keeps the bytes even where a recipe exists (an op that owns the recipe must not save through
-  // it).
-  SavedTensor save_bytes(const Tensor& tensor);
 
  private:
   std::vector<Edge> edges_;

@@ -29,7 +29,6 @@ struct BatchNorm final : Node, Recipe {
   BatchNorm(const BatchNormState& state, const BatchNormParams& params)
       : state(state), params(params) {}
   const char* name() const override { return "batch_norm"; }
-  const char* recipe_name() const override { return "batch_norm from its input"; }
   Recipe* as_recipe() override { return x && !has_residual ? this : nullptr; }
 
   Tensor forward(const Tensor& in_x, const Tensor& residual_in, const Tensor& in_gamma,
