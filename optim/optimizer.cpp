@@ -147,11 +147,6 @@ void Optimizer::step(const StepOptions& options) {
             "optimizer: gradients were unscaled with another loss scaler than step() was given");
   const std::vector<View> all_views = views_of(all);
   const bool divides = options.scaler && !unscaled_by_;
-  Tensor norms;
-  if (options.clip_norm > 0) {
-    const TagScope tag(Tag::workspace);
-    norms = empty({static_cast<int64_t>(all.size())}, {DType::f32, device_});
-  }
   if (options.scaler && !options.update_scale) options.scaler->prepare_shared_update();
   make_state();  // the last that can run out of memory, so that a failed step leaves nothing behind
   for (size_t c = 0; c < cohorts_.size(); ++c) {
@@ -167,8 +162,7 @@ void Optimizer::step(const StepOptions& options) {
     if (c == 0 && options.scaler && !options.update_scale) {
       options.scaler->add_found_inf(control_field(cohort.control, kFoundInf));
     }
-    if (options.clip_norm > 0)
-      slots::clip_norm(all_views, options.clip_norm, norms, cohort.control);
+    if (options.clip_norm > 0) slots::clip_norm(all_views, options.clip_norm, cohort.control);
   }
   const std::vector<std::string> names = state_names();
   for (size_t c = 0; c < cohorts_.size(); ++c) {
@@ -310,9 +304,8 @@ double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   if (gradients.empty()) return 0;
   const Device device = gradients[0].device();
   const Tensor control = zeros({kControlFields}, {DType::f32, device});
-  const Tensor norms = empty({static_cast<int64_t>(gradients.size())}, {DType::f32, device});
   for (const ControlField field : {kInvScale, kClip}) slots::fill(1, control_field(control, field));
-  slots::clip_norm(views_of(gradients), max_norm, norms, control);
+  slots::clip_norm(views_of(gradients), max_norm, control);
   const Tensor factor = control_field(control, kClip);
   for (Tensor& gradient : gradients) mul_(gradient, factor);
   return control_field(control, kGradNorm).item();

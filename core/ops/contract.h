@@ -50,7 +50,7 @@ extern KernelSlot<void(double p, uint64_t seed, uint64_t offset, const View& x, 
 // ---- reductions ----
 
 // y has x's rank, with extent 1 along the axes that are reduced. Accumulates in f32 (f64 for f64);
-// y's dtype may be wider than x's. max propagates NaN. mean of nothing is NaN.
+// y's dtype may be wider than x's. The mean of nothing is NaN.
 extern KernelSlot<void(ReduceOp op, const View& x, const View& y)> reduce;
 // Along `axis` of x: values (may be undefined) and indices i64 with extent 1 there; the first of
 // equals, NaN counts as largest. The extent along the axis is at least 1.
@@ -61,7 +61,7 @@ extern KernelSlot<void(const View& dy, const View& indices, int axis, const View
 
 // ---- matrix product; all dense, rank 2 ----
 
-// y[m,n] = op(a) * op(b) + bias[n] (bias optional); with params.accumulate y += instead of =.
+// y[m,n] = op(a) * op(b) + bias[n] (bias optional).
 // a is [m,k] or, with transpose_a, [k,m]; b likewise [k,n] or [n,k]. a and b of one dtype; y of
 // that dtype or f32; bias of any floating dtype. workspace: u8, of matmul_workspace_bytes(), or
 // undefined.
@@ -187,10 +187,8 @@ extern KernelSlot<void(const ViewList& parameters, const ViewList& gradients,
 // control[found_inf] = 1 if any element is inf or NaN (never back to 0).
 extern KernelSlot<void(const ViewList& gradients, const View& control)> check_finite;
 // control[grad_norm] = inv_scale * sqrt(sum of squares over all); control[clip] = min(1, max_norm /
-// (norm + 1e-6)); max_norm <= 0 leaves clip alone. norms: f32 scratch [list length].
-extern KernelSlot<void(const ViewList& gradients, double max_norm, const View& norms,
-                       const View& control)>
-    clip_norm;
+// (norm + 1e-6)); max_norm <= 0 leaves clip alone.
+extern KernelSlot<void(const ViewList& gradients, double max_norm, const View& control)> clip_norm;
 // Before an update: lr = rates[min(applied, last)], bias corrections for t = applied + 1,
 // inv_scale = 1/scale (1 if scale is undefined), found_inf = 0, clip = 1. applied: i64 [].
 extern KernelSlot<void(const View& rates, const View& applied, const View& scale,

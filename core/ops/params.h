@@ -50,12 +50,11 @@ constexpr UnarySaves unary_saves(UnaryOp op) {
 enum class BinaryOp : uint8_t { add, sub, mul, div, maximum, minimum };
 const char* name_of(BinaryOp op);
 
-enum class ReduceOp : uint8_t { sum, mean, max };
+enum class ReduceOp : uint8_t { sum, mean };
 
 struct MatmulParams {
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;
 };
 
 // Which implementation a convolution uses on CUDA; the CPU has one.

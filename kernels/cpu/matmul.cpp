@@ -75,7 +75,7 @@ class Product {
     if constexpr (std::is_same_v<Y, Sum> && std::is_same_v<T, float>) {
       const Block<Sum> sum{y_ + i0 * n_ + j0, n_, false};
       for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j < columns; ++j) sum.data[i * n_ + j] = start(i0 + i, j0 + j);
+        for (int64_t j = 0; j < columns; ++j) sum.data[i * n_ + j] = start(j0 + j);
       }
       multiply(i0, j0, rows, columns, k0, k1, sum, scratch);
     } else {
@@ -86,18 +86,14 @@ class Product {
       for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < columns; ++j) {
           Y& out = y_[(i0 + i) * n_ + j0 + j];
-          out = static_cast<Y>(start(i0 + i, j0 + j) + buffer[i * columns + j]);
+          out = static_cast<Y>(start(j0 + j) + buffer[i * columns + j]);
         }
       }
     }
   }
 
-  // What the product is added to: the bias, and y itself when accumulating.
-  Sum start(int64_t i, int64_t j) const {
-    Sum value = bias_ ? cpu::element_of<Sum>(bias_, j) : Sum(0);
-    if (params_.accumulate) value += static_cast<Sum>(y_[i * n_ + j]);
-    return value;
-  }
+  // What the product is added to in column j.
+  Sum start(int64_t j) const { return bias_ ? cpu::element_of<Sum>(bias_, j) : Sum(0); }
 
   void multiply(int64_t i0, int64_t j0, int64_t rows, int64_t columns, int64_t k0, int64_t k1,
                 Block<Sum> sum, char* scratch) {
@@ -135,7 +131,7 @@ class Product {
         for (int64_t split = 0; split < plan_.k_splits; ++split) {
           sum += partials_[split * m_ * n_ + e];
         }
-        y_[e] = static_cast<Y>(start(e / n_, e % n_) + sum);
+        y_[e] = static_cast<Y>(start(e % n_) + sum);
       }
     });
   }

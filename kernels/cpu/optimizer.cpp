@@ -200,7 +200,7 @@ void check_finite(const ViewList& gradients, const View& control) {
 }
 
 // Squares are summed in f64: those of f16 gradients overflow f16, those of scaled ones may f32.
-void clip_norm(const ViewList& gradients, double max_norm, const View& norms, const View& control) {
+void clip_norm(const ViewList& gradients, double max_norm, const View& control) {
   constexpr int kLanes = 8;
   const std::vector<Piece> pieces = cut_list(gradients);
   std::vector<double> sums(pieces.size(), 0.0);
@@ -218,13 +218,8 @@ void clip_norm(const ViewList& gradients, double max_norm, const View& norms, co
     }
     for (const double lane : lanes) sums[piece] += lane;
   });
-  std::vector<double> squares(gradients.size(), 0.0);
-  for (size_t i = 0; i < pieces.size(); ++i) squares[pieces[i].tensor] += sums[i];
   double total = 0;
-  for (size_t i = 0; i < squares.size(); ++i) {
-    norms.as<float>()[i] = static_cast<float>(std::sqrt(squares[i]));
-    total += squares[i];
-  }
+  for (const double sum : sums) total += sum;
   float* fields = control.as<float>();
   const double norm = std::sqrt(total) * static_cast<double>(fields[kInvScale]);
   fields[kGradNorm] = static_cast<float>(norm);

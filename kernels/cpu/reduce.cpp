@@ -1,5 +1,4 @@
-// Reductions over any axes, maxima with their places, and the scatter that reverses those.
-#include <limits>
+// Sums and means over any axes, maxima with their places, and the scatter that reverses those.
 #include <vector>
 
 #include "core/ops/contract.h"
@@ -20,16 +19,7 @@ constexpr int64_t kWidth = 512;
 // A long reduction is cut into so many segments at most, by its shape alone.
 constexpr int64_t kMaxSegments = 64;
 
-struct SumRule {
-  static constexpr Sum kNeutral = 0;
-  static Sum combine(Sum a, Sum b) { return a + b; }
-};
-struct MaxRule {
-  static constexpr Sum kNeutral = -std::numeric_limits<Sum>::infinity();
-  static Sum combine(Sum a, Sum b) { return binary_value<BinaryOp::maximum>(a, b); }
-};
-
-// One reduction. Output o is the combination of `elements` elements of x, at kept's offset of o
+// One reduction. Output o is the sum of `elements` elements of x, at kept's offset of o
 // plus reduced's offset of each.
 struct ReducePlan {
   Operand kept, reduced;  // of x
@@ -83,10 +73,10 @@ ReducePlan plan_reduce(const View& x, const View& y) {
 }
 
 // One output's elements [from, from + count).
-template <class Rule, class C, class T>
+template <class C, class T>
 Sum reduce_row(const ReducePlan& plan, const T* x, int64_t from, int64_t count) {
   Sum lanes[kLanes];
-  std::fill_n(lanes, kLanes, Rule::kNeutral);
+  std::fill_n(lanes, kLanes, Sum(0));
   for_each_run(plan.reduced, from, count, [&](int64_t offset, int64_t stride, int64_t run) {
     C buffer[kChunk];
     for (int64_t at = 0; at < run; at += kChunk) {
@@ -94,26 +84,26 @@ Sum reduce_row(const ReducePlan& plan, const T* x, int64_t from, int64_t count) 
       const C* values = load_run(x + offset + at * stride, stride, size, buffer);
       int64_t i = 0;
       for (; i + kLanes <= size; i += kLanes) {
-        for (int j = 0; j < kLanes; ++j) lanes[j] = Rule::combine(lanes[j], values[i + j]);
+        for (int j = 0; j < kLanes; ++j) lanes[j] += values[i + j];
       }
-      for (int j = 0; i < size; ++i, ++j) lanes[j] = Rule::combine(lanes[j], values[i]);
+      for (int j = 0; i < size; ++i, ++j) lanes[j] += values[i];
     }
   });
   Sum out = lanes[0];
-  for (int j = 1; j < std::min<int64_t>(kLanes, count); ++j) out = Rule::combine(out, lanes[j]);
+  for (int j = 1; j < std::min<int64_t>(kLanes, count); ++j) out += lanes[j];
   return out;
 }
 
 // Elements [from, from + count) of `size` outputs that lie `step` apart in x, side by side.
-template <class Rule, class C, class T>
+template <class C, class T>
 void reduce_columns(const ReducePlan& plan, const T* x, int64_t step, int64_t size, int64_t from,
                     int64_t count, Sum* out) {
   Sum sums[kWidth];
-  std::fill_n(sums, kWidth, Rule::kNeutral);
+  std::fill_n(sums, kWidth, Sum(0));
   C buffer[kWidth];
   const auto add = [&](const T* row, int64_t width) {
     const C* values = load_run(row, step, width, buffer);
-    for (int64_t j = 0; j < width; ++j) sums[j] = Rule::combine(sums[j], values[j]);
+    for (int64_t j = 0; j < width; ++j) sums[j] += values[j];
   };
   // Rows that follow each other without a gap are taken several at a time, so that few columns
   // still fill vectors.
@@ -126,12 +116,12 @@ void reduce_columns(const ReducePlan& plan, const T* x, int64_t step, int64_t si
   });
   std::copy_n(sums, size, out);
   for (int64_t i = size; i < together * size; ++i) {
-    out[i % size] = Rule::combine(out[i % size], sums[i]);
+    out[i % size] += sums[i];
   }
 }
 
 // One segment of one block, into out[block_size].
-template <class Rule, class C, class T>
+template <class C, class T>
 void reduce_block(const ReducePlan& plan, int64_t block, int64_t segment, Sum* out) {
   const T* x = static_cast<const T*>(plan.kept.data);
   const int64_t size = plan.block_size(block);
@@ -139,23 +129,23 @@ void reduce_block(const ReducePlan& plan, int64_t block, int64_t segment, Sum* o
   const int64_t from = segment * length;
   const int64_t count = std::max<int64_t>(0, std::min(length, plan.elements - from));
   if (count == 0) {
-    std::fill_n(out, size, Rule::kNeutral);
+    std::fill_n(out, size, Sum(0));
     return;
   }
   for_each_run(plan.kept, plan.block_begin(block), size,
                [&](int64_t offset, int64_t stride, int64_t run) {
                  if (plan.columns) {
-                   reduce_columns<Rule, C>(plan, x + offset, stride, run, from, count, out);
+                   reduce_columns<C>(plan, x + offset, stride, run, from, count, out);
                  } else {
                    for (int64_t i = 0; i < run; ++i) {
-                     out[i] = reduce_row<Rule, C>(plan, x + offset + i * stride, from, count);
+                     out[i] = reduce_row<C>(plan, x + offset + i * stride, from, count);
                    }
                  }
                  out += run;
                });
 }
 
-template <class Rule, class C, class T>
+template <class C, class T>
 void reduce_typed(const ReducePlan& plan, double divisor) {
   const auto finish = [&](int64_t block, Sum* values) {
     const int64_t size = plan.block_size(block);
@@ -168,7 +158,7 @@ void reduce_typed(const ReducePlan& plan, double divisor) {
                     [&](int64_t begin, int64_t end) {
                       Sum values[kWidth];
                       for (int64_t block = begin; block < end; ++block) {
-                        reduce_block<Rule, C, T>(plan, block, 0, values);
+                        reduce_block<C, T>(plan, block, 0, values);
                         finish(block, values);
                       }
                     });
@@ -176,15 +166,15 @@ void reduce_typed(const ReducePlan& plan, double divisor) {
   }
   std::vector<Sum> partial(static_cast<size_t>(plan.blocks * plan.segments * plan.width));
   parallel_for(plan.blocks * plan.segments, [&](int64_t task) {
-    reduce_block<Rule, C, T>(plan, task / plan.segments, task % plan.segments,
-                             partial.data() + task * plan.width);
+    reduce_block<C, T>(plan, task / plan.segments, task % plan.segments,
+                       partial.data() + task * plan.width);
   });
   for (int64_t block = 0; block < plan.blocks; ++block) {
     Sum* first = partial.data() + block * plan.segments * plan.width;
     for (int64_t segment = 1; segment < plan.segments; ++segment) {
       const Sum* next = first + segment * plan.width;
       for (int64_t i = 0; i < plan.block_size(block); ++i) {
-        first[i] = Rule::combine(first[i], next[i]);
+        first[i] += next[i];
       }
     }
     finish(block, first);
@@ -198,11 +188,7 @@ void reduce(ReduceOp op, const View& x, const View& y) {
   dispatch_floating(x.dtype, "reduce", [&](auto tag) {
     using T = decltype(tag);
     using C = compute_t<T>;
-    if (op == ReduceOp::max) {
-      reduce_typed<MaxRule, C, T>(plan, 1.0);
-    } else {
-      reduce_typed<SumRule, C, T>(plan, divisor);
-    }
+    reduce_typed<C, T>(plan, divisor);
   });
 }
 

@@ -77,34 +77,6 @@ void throw_recorded_fault();
 
 // ---- element types ----
 
-template <class T>
-struct DeviceElement {
-  using type = T;
-};
-template <>
-struct DeviceElement<Half> {
-  using type = __half;
-};
-template <>
-struct DeviceElement<BFloat16> {
-  using type = __nv_bfloat16;
-};
-// __half for Half, __nv_bfloat16 for BFloat16, else T.
-template <class T>
-using device_t = typename DeviceElement<T>::type;
-
-// The type a kernel computes in: f64 for f64, else f32.
-template <class T>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
-template <class T>
-using accumulator_t = typename AccumulatorOf<T>::type;
-
 // Calls fn with a value of the device type of a dtype that CUDA computes in: f16, bf16 or f32.
 // Throws InvalidArgument naming the op for any other.
 template <class Fn>

@@ -106,8 +106,8 @@ void check_finite(const ViewList& gradients, const View& control) {
   });
 }
 
-// Partial sums go to the reduction scratch, which is wider than `norms`; that stays unused.
-void clip_norm(const ViewList& gradients, double max_norm, const View&, const View& control) {
+// Partial sums go to the reduction scratch.
+void clip_norm(const ViewList& gradients, double max_norm, const View& control) {
   check_dtypes(gradients, "clip_norm");
   int64_t total = 0, tensors = 0;
   for (const View& gradient : gradients) {

@@ -74,7 +74,7 @@ int64_t alignment(const View& view) { return alignment_of(view.data, kMaxAlignme
 
 // ---- plans: descriptors and the algorithm chosen, per key, for the life of the process ----
 
-using PlanKey = std::array<int64_t, 14>;
+using PlanKey = std::array<int64_t, 13>;
 
 PlanKey key_of(const Problem& p) {
   return {p.m,
@@ -82,7 +82,6 @@ PlanKey key_of(const Problem& p) {
           p.k,
           p.params.transpose_a,
           p.params.transpose_b,
-          p.params.accumulate,
           static_cast<int64_t>(p.a.dtype),
           static_cast<int64_t>(p.y.dtype),
           p.bias ? alignment(p.bias) : 0,
@@ -195,7 +194,7 @@ bool run(const Problem& problem) {
   if (problem.bias) {
     set(problem, plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, problem.bias.data);
   }
-  const float alpha = 1, beta = problem.params.accumulate ? 1 : 0;
+  const float alpha = 1, beta = 0;
   CUBLAS_CHECK(problem,
                cublasLtMatmul(handle(problem), plan.operation, &alpha, problem.b.data, plan.first,
                               problem.a.data, plan.second, &beta, problem.y.data, plan.output,
@@ -216,7 +215,7 @@ void matmul(const View& a, const View& b, const View& bias, const MatmulParams& 
   problem.params = params;
   if (y.numel() == 0) return;
   if (problem.k == 0) {
-    if (!params.accumulate) zero(y);
+    zero(y);
     if (bias) add_bias(bias, y);
     return;
   }

@@ -1,4 +1,4 @@
-// Sums, means and maxima over any axes, and the maximum with its place along one axis, on CUDA.
+// Sums and means over any axes, and the maximum with its place along one axis, on CUDA.
 // Orders of summation are fixed by the shapes alone: the same bits every time, on every GPU.
 #include <algorithm>
 #include <array>
@@ -73,18 +73,10 @@ struct ReduceOut {
   }
 };
 
-// The combining operation and what nothing reduces to.
-struct SumRule : AddOp {
-  static __device__ float identity() { return 0.0f; }
-};
-struct MaxRule : MaxOp {
-  static __device__ float identity() { return -INFINITY; }
-};
-
 // kGroup threads (a warp or the block) walk the packs of one chunk of one output.
-template <int V, int kGroup, bool kWide, class T, class Rule>
+template <int V, int kGroup, bool kWide, class T>
 __global__ void __launch_bounds__(kThreads)
-    reduce_rows_kernel(const T* x, ReducePlan plan, ReduceOut out, Rule rule) {
+    reduce_rows_kernel(const T* x, ReducePlan plan, ReduceOut out) {
   __shared__ float slots[kThreads / 32];
   constexpr int kGroups = kThreads / kGroup;
   const int64_t task = int64_t{blockIdx.x} * kGroups + threadIdx.x / kGroup;
@@ -96,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
 
   float sum[V];
 #pragma unroll
-  for (int v = 0; v < V; ++v) sum[v] = Rule::identity();
+  for (int v = 0; v < V; ++v) sum[v] = 0.0f;
   const int64_t end = min(plan.steps, (chunk + 1) * plan.chunk_steps);
 #pragma unroll 4
   for (int64_t p = chunk * plan.chunk_steps + threadIdx.x % kGroup; p < end; p += kGroup) {
@@ -104,24 +96,24 @@ __global__ void __launch_bounds__(kThreads)
     plan.reduced.template offsets<kWide>(p, at);
     const Pack<T, V> pack = load_pack<T, V>(base + at[0]);
 #pragma unroll
-    for (int v = 0; v < V; ++v) sum[v] = rule(sum[v], to_float(pack.value[v]));
+    for (int v = 0; v < V; ++v) sum[v] += to_float(pack.value[v]);
   }
 #pragma unroll
-  for (int v = 1; v < V; ++v) sum[0] = rule(sum[0], sum[v]);
+  for (int v = 1; v < V; ++v) sum[0] += sum[v];
   float total;
   if constexpr (kGroup == 32) {
-    total = warp_reduce(sum[0], rule);
+    total = warp_reduce(sum[0], AddOp{});
   } else {
-    total = block_reduce<kGroup>(sum[0], rule, slots);
+    total = block_reduce<kGroup>(sum[0], AddOp{}, slots);
   }
   if (threadIdx.x % kGroup == 0) out.write(chunk, plan.outputs, output, kept_at[0], total);
 }
 
 // Threads side by side hold packs of neighbouring outputs; the block's rows of threads walk one
 // chunk of the reduced elements. lanes: threads side by side, a power of two up to 32.
-template <int V, class T, class Rule>
+template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
-    reduce_columns_kernel(const T* x, ReducePlan plan, ReduceOut out, Rule rule, int lanes,
+    reduce_columns_kernel(const T* x, ReducePlan plan, ReduceOut out, int lanes,
                           int64_t column_blocks) {
   __shared__ float sums[V][kThreads];
   const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = kThreads / lanes;
@@ -135,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
 
   float sum[V];
 #pragma unroll
-  for (int v = 0; v < V; ++v) sum[v] = Rule::identity();
+  for (int v = 0; v < V; ++v) sum[v] = 0.0f;
   int64_t kept_at[2] = {0, 0};
   if (active) {
     plan.kept.template offsets<true>(output, kept_at);
@@ -147,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
       plan.reduced.template offsets<false>(r, at);
       const Pack<T, V> in = load_pack<T, V>(base + at[0]);
 #pragma unroll
-      for (int v = 0; v < V; ++v) sum[v] = rule(sum[v], to_float(in.value[v]));
+      for (int v = 0; v < V; ++v) sum[v] += to_float(in.value[v]);
     }
   }
 #pragma unroll
@@ -157,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
     if (row < half) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        sums[v][threadIdx.x] = rule(sums[v][threadIdx.x], sums[v][threadIdx.x + half * lanes]);
+        sums[v][threadIdx.x] += sums[v][threadIdx.x + half * lanes];
       }
     }
   }
@@ -170,17 +162,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Second stage: one warp per output combines its partials.
-template <class Rule>
 __global__ void __launch_bounds__(kThreads)
-    reduce_finish_kernel(const float* partial, ReducePlan plan, ReduceOut out, Rule rule) {
+    reduce_finish_kernel(const float* partial, ReducePlan plan, ReduceOut out) {
   const int64_t output = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (output >= plan.outputs) return;
-  float sum = Rule::identity();
+  float sum = 0.0f;
 #pragma unroll 4
   for (int64_t chunk = threadIdx.x % 32; chunk < plan.chunks; chunk += 32) {
-    sum = rule(sum, partial[chunk * plan.outputs + output]);
+    sum += partial[chunk * plan.outputs + output];
   }
-  sum = warp_reduce(sum, rule);
+  sum = warp_reduce(sum, AddOp{});
   if (threadIdx.x % 32 != 0) return;
   int64_t at[2];
   plan.kept.template offsets<true>(output, at);
@@ -192,21 +183,20 @@ unsigned block_count(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-template <int V, int kGroup, class T, class Rule>
-void launch_rows(const T* x, const ReducePlan& plan, const ReduceOut& out, Rule rule) {
-  auto* kernel = plan.reduced.wide() ? &reduce_rows_kernel<V, kGroup, true, T, Rule>
-                                     : &reduce_rows_kernel<V, kGroup, false, T, Rule>;
+template <int V, int kGroup, class T>
+void launch_rows(const T* x, const ReducePlan& plan, const ReduceOut& out) {
+  auto* kernel = plan.reduced.wide() ? &reduce_rows_kernel<V, kGroup, true, T>
+                                     : &reduce_rows_kernel<V, kGroup, false, T>;
   launch("reduce", kernel, block_count(ceil_div(plan.outputs * plan.chunks, kThreads / kGroup)),
-         kThreads, 0, x, plan, out, rule);
+         kThreads, 0, x, plan, out);
 }
 
-template <class Rule>
-void finish(const ReducePlan& plan, ReduceOut out, Rule rule) {
+void finish(const ReducePlan& plan, ReduceOut out) {
   if (plan.chunks == 1) return;
   const float* partial = out.partial;
   out.partial = nullptr;
-  launch("reduce", &reduce_finish_kernel<Rule>, block_count(ceil_div(plan.outputs, kThreads / 32)),
-         kThreads, 0, partial, plan, out, rule);
+  launch("reduce", &reduce_finish_kernel, block_count(ceil_div(plan.outputs, kThreads / 32)),
+         kThreads, 0, partial, plan, out);
 }
 
 float* partials_of(const ReducePlan& plan) {
@@ -219,8 +209,8 @@ bool suits_columns(const ReducePlan& plan) {
          (plan.reduced.stride[0][0] != 1 || plan.reduced.numel <= 1);
 }
 
-template <int V, class T, class Rule>
-void reduce_columns(const T* x, ReducePlan plan, ReduceOut out, Rule rule) {
+template <int V, class T>
+void reduce_columns(const T* x, ReducePlan plan, ReduceOut out) {
   const int64_t packs = plan.kept.extent[0] / V;
   int lanes = 1;
   while (lanes < 32 && lanes < packs) lanes *= 2;
@@ -229,24 +219,23 @@ void reduce_columns(const T* x, ReducePlan plan, ReduceOut out, Rule rule) {
   plan.steps = plan.reduced.numel;
   cut_into_chunks(plan, column_blocks * outer, kThreads / lanes);
   out.partial = partials_of(plan);
-  launch("reduce", &reduce_columns_kernel<V, T, Rule>,
-         block_count(column_blocks * outer * plan.chunks), kThreads, 0, x, plan, out, rule, lanes,
-         column_blocks);
-  finish(plan, out, rule);
+  launch("reduce", &reduce_columns_kernel<V, T>, block_count(column_blocks * outer * plan.chunks),
+         kThreads, 0, x, plan, out, lanes, column_blocks);
+  finish(plan, out);
 }
 
-template <int V, class T, class Rule>
-void reduce_rows(const T* x, ReducePlan plan, ReduceOut out, Rule rule) {
+template <int V, class T>
+void reduce_rows(const T* x, ReducePlan plan, ReduceOut out) {
   plan.steps = plan.reduced.numel;  // already in packs of V
   if (plan.steps <= kWarpRowLimit) {
     cut_into_chunks(plan, kTargetBlocks, kThreads);  // one chunk
-    launch_rows<V, 32>(x, plan, out, rule);
+    launch_rows<V, 32>(x, plan, out);
     return;
   }
   cut_into_chunks(plan, plan.outputs, kThreads);
   out.partial = partials_of(plan);
-  launch_rows<V, kThreads>(x, plan, out, rule);
-  finish(plan, out, rule);
+  launch_rows<V, kThreads>(x, plan, out);
+  finish(plan, out);
 }
 
 // Whether every offset besides the fastest axis' is a whole number of packs of `width`.
@@ -260,8 +249,7 @@ bool outer_strides_divide(const ReducePlan& plan, bool columns, int64_t width) {
   return true;
 }
 
-template <class Rule>
-void reduce_with(const View& x, const ReducePlan& plan, const ReduceOut& out, Rule rule) {
+void reduce_planned(const View& x, const ReducePlan& plan, const ReduceOut& out) {
   dispatch_cuda_floating(x.dtype, "reduce", [&](auto element) {
     using T = decltype(element);
     constexpr int kWidth = kVectorElements<T>;
@@ -270,18 +258,18 @@ void reduce_with(const View& x, const ReducePlan& plan, const ReduceOut& out, Ru
     if (suits_columns(plan)) {
       if (aligned && plan.kept.extent[0] % kWidth == 0 &&
           outer_strides_divide(plan, true, kWidth)) {
-        reduce_columns<kWidth>(data, plan, out, rule);
+        reduce_columns<kWidth>(data, plan, out);
       } else {
-        reduce_columns<1>(data, plan, out, rule);
+        reduce_columns<1>(data, plan, out);
       }
       return;
     }
     ReducePlan packs = plan;
     if (aligned && outer_strides_divide(plan, false, kWidth) &&
         make_pack_loop(packs.reduced, kWidth)) {
-      reduce_rows<kWidth>(data, packs, out, rule);
+      reduce_rows<kWidth>(data, packs, out);
     } else {
-      reduce_rows<1>(data, plan, out, rule);
+      reduce_rows<1>(data, plan, out);
     }
   });
 }
@@ -366,11 +354,7 @@ void reduce(ReduceOp op, const View& x, const View& y) {
   ReduceOut out{any_array(y, "reduce"), 1.0f, nullptr};
   // The mean of nothing is 0 / 0.
   if (op == ReduceOp::mean) out.divisor = static_cast<float>(plan.reduced.numel);
-  if (op == ReduceOp::max) {
-    reduce_with(x, plan, out, MaxRule{});
-  } else {
-    reduce_with(x, plan, out, SumRule{});
-  }
+  reduce_planned(x, plan, out);
 }
 
 }  // namespace cuda

@@ -31,9 +31,10 @@ TEST(CudaLarge, MoreElementsThanThirtyOneBitsCount) {
     EXPECT_EQ(static_cast<float>(element(y, numel - 1)), 4.0f);
     EXPECT_EQ(static_cast<float>(element(y, 0)), 2.0f);
   }
-  const Tensor largest = zeros({1, 1, 1, 1}, {DType::f32, Device::cuda()});
-  slots::reduce(ReduceOp::max, x, largest);
-  EXPECT_EQ(largest.item(), 3.0);
+  const Tensor rows = zeros({1, 1025, 1024, 1}, {DType::f32, Device::cuda()});
+  slots::reduce(ReduceOp::sum, x, rows);
+  EXPECT_EQ(strided(rows, {1}, {1}, 0).item(), 2048.0);
+  EXPECT_EQ(strided(rows, {1}, {1}, rows.numel() - 1).item(), 2050.0);
   const Tensor mean = zeros({1, 1, 1, 1}, {DType::f32, Device::cuda()});
   slots::reduce(ReduceOp::mean, x, mean);
   EXPECT_NEAR(mean.item(), 1.0, 1e-5);

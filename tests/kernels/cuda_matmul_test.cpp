@@ -1,5 +1,5 @@
-// The matrix product slot on CUDA against a plain loop in f64: transposes, dtypes, bias,
-// accumulation, odd and empty sizes, alignment, workspace. Needs a GPU.
+// The matrix product slot on CUDA against a plain loop in f64: transposes, dtypes, bias, odd
+// and empty sizes, alignment, workspace. Needs a GPU.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -44,12 +44,11 @@ class CudaMatmul : public testing::Test {
   static View view(const Tensor& tensor) { return tensor ? tensor.view() : View{}; }
 
   static Values reference(const Size& size, const Values& a, const Values& b, const Values& bias,
-                          const Values& y, const MatmulParams& params) {
+                          const MatmulParams& params) {
     Values out(static_cast<size_t>(size.m * size.n));
     for (int64_t i = 0; i < size.m; ++i) {
       for (int64_t j = 0; j < size.n; ++j) {
         double sum = bias.empty() ? 0 : bias[static_cast<size_t>(j)];
-        if (params.accumulate) sum += y[static_cast<size_t>(i * size.n + j)];
         for (int64_t l = 0; l < size.k; ++l) {
           sum += a[static_cast<size_t>(params.transpose_a ? l * size.m + i : i * size.k + l)] *
                  b[static_cast<size_t>(params.transpose_b ? j * size.k + l : l * size.n + j)];
@@ -69,8 +68,8 @@ class CudaMatmul : public testing::Test {
              bool with_workspace = true) {
     SCOPED_TRACE("m " + std::to_string(size.m) + " n " + std::to_string(size.n) + " k " +
                  std::to_string(size.k) + " ta " + std::to_string(params.transpose_a) + " tb " +
-                 std::to_string(params.transpose_b) + " acc " + std::to_string(params.accumulate) +
-                 " a " + name_of(types.a) + " y " + name_of(types.y) +
+                 std::to_string(params.transpose_b) + " a " + name_of(types.a) + " y " +
+                 name_of(types.y) +
                  (types.has_bias ? std::string(" bias ") + name_of(types.bias) : ""));
     const Tensor a =
         make(params.transpose_a ? Shape{size.k, size.m} : Shape{size.m, size.k}, types.a, 1);
@@ -78,17 +77,15 @@ class CudaMatmul : public testing::Test {
         make(params.transpose_b ? Shape{size.n, size.k} : Shape{size.k, size.n}, types.a, 2);
     Tensor bias;
     if (types.has_bias) bias = make({size.n}, types.bias, 3);
-    const Tensor y = params.accumulate ? make({size.m, size.n}, types.y, 4)
-                                       : full({size.m, size.n}, NAN, {types.y, Device::cuda()});
-    const Values expected = reference(size, values_of(a), values_of(b),
-                                      bias ? values_of(bias) : Values{}, values_of(y), params);
+    const Tensor y = full({size.m, size.n}, NAN, {types.y, Device::cuda()});
+    const Values expected =
+        reference(size, values_of(a), values_of(b), bias ? values_of(bias) : Values{}, params);
     const Tensor scratch = with_workspace ? workspace(size, types.a) : Tensor{};
     slots::matmul(a, b, view(bias), params, view(scratch), y);
-    // What is added to the rounded product, a bias or the old y, may cancel it.
+    // A bias that is added to the rounded product may cancel it.
     const double product = 1 + std::sqrt(static_cast<double>(size.k));
     const double scale = 64 + static_cast<double>(size.k);
-    const bool adds = types.has_bias || params.accumulate;
-    expect_near(y, expected, 3, scale + (adds ? detour(types.y, product) : 0));
+    expect_near(y, expected, 3, scale + (types.has_bias ? detour(types.y, product) : 0));
   }
 
  private:
@@ -102,10 +99,8 @@ TEST_F(CudaMatmul, MatchesAPlainLoopInEveryTransposeAndDtype) {
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
       for (const bool ta : {false, true}) {
         for (const bool tb : {false, true}) {
-          for (const bool accumulate : {false, true}) {
-            check(size, {ta, tb, accumulate}, {dtype, dtype, dtype, true});
-            check(size, {ta, tb, accumulate}, {dtype, dtype, dtype, false});
-          }
+          check(size, {ta, tb}, {dtype, dtype, dtype, true});
+          check(size, {ta, tb}, {dtype, dtype, dtype, false});
         }
       }
     }
@@ -115,10 +110,8 @@ TEST_F(CudaMatmul, MatchesAPlainLoopInEveryTransposeAndDtype) {
 TEST_F(CudaMatmul, WritesF32FromHalfOperands) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const Size& size : {Size{64, 10, 512}, Size{7, 5, 3}}) {
-      for (const bool accumulate : {false, true}) {
-        check(size, {false, true, accumulate}, {dtype, DType::f32, DType::f32, true});
-        check(size, {true, false, accumulate}, {dtype, DType::f32, dtype, true});
-      }
+      check(size, {false, true}, {dtype, DType::f32, DType::f32, true});
+      check(size, {true, false}, {dtype, DType::f32, dtype, true});
     }
   }
 }
@@ -136,7 +129,6 @@ TEST_F(CudaMatmul, TakesABiasOfAnyFloatingDtypeWithAndWithoutWorkspace) {
 TEST_F(CudaMatmul, EmptySumsGiveTheBiasOrZero) {
   check({4, 3, 0}, {}, {DType::f32, DType::f32, DType::f32, true});
   check({4, 3, 0}, {}, {DType::f16, DType::f16, DType::f32, false});
-  check({4, 3, 0}, {.accumulate = true}, {DType::f32, DType::f32, DType::f32, true});
   check({0, 3, 5}, {}, {DType::f32, DType::f32, DType::f32, true});
   check({4, 0, 5}, {}, {DType::f32, DType::f32, DType::f32, false});
 }
@@ -150,13 +142,13 @@ TEST_F(CudaMatmul, ReadsOperandsThatAreNotAligned) {
   slots::copy(a, shifted);
   const Tensor y = full({16, 24}, NAN, {DType::f16, Device::cuda()});
   slots::matmul(shifted, b, {}, {}, view(workspace(size, DType::f16)), y);
-  expect_near(y, reference(size, values_of(a), values_of(b), {}, {}, {}), 3, 64);
+  expect_near(y, reference(size, values_of(a), values_of(b), {}, {}), 3, 64);
 }
 
 TEST_F(CudaMatmul, RoundsToTf32OnlyWhenAskedForEverything) {
   const Size size{128, 128, 512};
   const Tensor a = make({128, 512}, DType::f32, 1), b = make({512, 128}, DType::f32, 2);
-  const Values expected = reference(size, values_of(a), values_of(b), {}, {}, {});
+  const Values expected = reference(size, values_of(a), values_of(b), {}, {});
   const auto worst = [&](Tf32 tf32) {
     settings().tf32 = tf32;
     const Tensor y = full({128, 128}, NAN, {DType::f32, Device::cuda()});

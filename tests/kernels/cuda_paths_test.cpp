@@ -142,7 +142,7 @@ TEST_F(CudaPaths, ReductionsInOneStageAndInTwo) {
         Case{{8, 24, 40, 40}, {1, 24, 1, 1}, nhwc}, Case{{70000, 3}, {70000, 1}},
         Case{{2000, 1024}, {2000, 1}}, Case{{20, 9000}, {20, 1}}}) {
     for (const DType dtype : {DType::f16, DType::f32}) {
-      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean}) {
         const double count =
             static_cast<double>(numel_of(c.shape)) / static_cast<double>(numel_of(c.out));
         expect_same(
@@ -316,8 +316,7 @@ TEST_F(CudaPaths, OptimizersOverMoreTensorsThanALaunchTakes) {
     fields[kBias1] = 0.5;
     fields[kBias2] = 0.25;
     const Tensor control = from_vector(fields, {kControlFields}, {DType::f32, device});
-    const Tensor norms = empty({kTensors + 1}, {DType::f32, device});
-    slots::clip_norm(network.gradients, 3.0, norms, control);
+    slots::clip_norm(network.gradients, 3.0, control);
     slots::check_finite(network.gradients, control);
     if (adam) {
       slots::adam_step(network.parameters, network.gradients, network.first, network.second,
