@@ -1,6 +1,6 @@
 // The configuration of a training run: one field per flag of `train`, with the defaults that the
-// flags have. Fields that say "auto" are settled by resolve() once the data set and the device are
-// known.
+// flags have. What they leave open ("auto", 0, -1) is settled when a Trainer is made, once the data
+// set and the device are known.
 #pragma once
 
 #include <cstdint>

@@ -30,14 +30,16 @@ struct ModelOptions {
 };
 
 // lenet:    conv5x5(32) relu pool, conv5x5(64) relu pool, fc 512 relu, fc classes
-// vgg16:    thirteen 3x3 convolutions with batch norm in five stages, one fc layer (Simonyan &
-// Zisserman
-//           2015, in its batch-norm form for small images; larger maps are averaged before the fc)
+// vgg16:    thirteen 3x3 convolutions with batch norm in five stages, one fc layer (Simonyan and
+//           Zisserman 2015, in its batch-norm form for small images; larger maps are averaged
+//           before the fc)
 // resnet18: basic blocks 2-2-2-2; resnet50: bottleneck blocks 3-4-6-3 with the stride in the 3x3
 //           convolution (He et al. 2016)
-// Throws InvalidArgument for an unknown name or an image too small for the model.
+// The model takes images [n, channels, image_size, image_size] and gives logits [n, classes].
+// Throws InvalidArgument for an unknown name, for no class or channel, and for images too small for
+// the model: below 4x4 for lenet, 32x32 for vgg16.
 std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& options);
-const std::vector<std::string>& model_names();
+const std::vector<std::string>& model_names();  // what make_model takes
 
 // Switches ModelOptions::checkpoint of a model made here, between steps. Gradients stay the same to
 // the bit. Throws InvalidArgument for any other module.

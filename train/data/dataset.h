@@ -91,17 +91,17 @@ struct DataOptions {
 
 // Opens the training and the test set that `spec` names:
 //   ""                          digits drawn from a built-in font: 10,000 and 2,000 of 1x28x28
-//   DIR                         MNIST in IDX files, gzipped or not; CIFAR-10 in its binary version;
-//   or
-//                               an image folder (idx.h, cifar.h and image_folder.h say what is
-//                               read). The usual sub-folders are looked into as well: raw,
+//   DIR                         MNIST in IDX files, gzipped or not; CIFAR-10 in its binary
+//                               version; or an image folder (idx.h, cifar.h and image_folder.h say
+//                               what is read). The usual sub-folders are looked into as well: raw,
 //                               MNIST/raw, cifar-10-batches-bin
 //   random:CxHxW:CLASSES[:COUNT]  uniform random bytes and labels, for benchmarks
 // Throws InvalidArgument if nothing is recognised or anything is wrong with what is. IDX and
 // CIFAR-10 files are read whole and checked, of image files the headers are.
 DataSplit open_data(const std::string& spec, const DataOptions& options = {});
 
-// Reads a whole set, in parallel. pixels [size, height, width, channels], labels [size].
+// Reads a whole set, in parallel. pixels [size, height, width, channels], labels [size]. Throws
+// what Dataset::read throws.
 struct DatasetBytes {
   std::vector<uint8_t> pixels;
   std::vector<int64_t> labels;

@@ -21,8 +21,9 @@ ImageShape read_image_header(const std::string& path);
 // channels must be 3, or 1 if the file's are. Conversions:
 //   gray to 3 channels  the value is repeated
 //   alpha               dropped, the colour stays as stored; a palette is looked up, its alpha
-//   dropped 16 bits             scaled to 8; 1, 2 and 4 bits gray are scaled to 0..255 CMYK, YCCK
-//   (JPEG)   r = c k / 255 and so on, for the inverted inks that Adobe's files hold
+//                       dropped
+//   16 bits             scaled to 8; 1, 2 and 4 bits gray are scaled to 0..255
+//   CMYK, YCCK (JPEG)   r = c k / 255 and so on, for the inverted inks that Adobe's files hold
 // Gamma, colour profiles and EXIF orientation are not applied.
 // Throws DataError, naming the file, if it is damaged or ends early.
 ImageShape decode_image(const std::string& path, int64_t channels, std::vector<uint8_t>& pixels);

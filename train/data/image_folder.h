@@ -5,19 +5,17 @@
 //   ROOT/CLASS/...                              a part of each class is held out for testing
 // Rules:
 //   - Entries whose name starts with a dot are ignored at every level.
-//   - Classes are the sub-folders, sorted by the bytes of their names; the labels are 0, 1, ... in
-//   that
-//     order. A class without images keeps its label, with a warning, so that labels do not shift.
+//   - Classes are the sub-folders, sorted by the bytes of their names; the labels are 0, 1, ...
+//     in that order. A class without images keeps its label, with a warning, so that labels do
+//     not shift.
 //   - Images are the files ending in .jpg, .jpeg or .png, in any case, anywhere below the class
-//   folder
-//     (links to files are followed, links to folders below a class are not), sorted by the bytes of
-//     their paths. Other files are left out; their number is a warning.
+//     folder (links to files are followed, links to folders below a class are not), sorted by the
+//     bytes of their paths. Other files are left out; their number is a warning.
 //   - The test set has the classes of the training set; a class that only the test set has is an
-//   error.
+//     error.
 //   - Nothing depends on the order in which the file system lists entries, nor on a seed.
-//   - Held out, if there is no test folder: of a class of n images floor(n / 10), at least one if n
-//   > 1,
-//     spread evenly over its sorted files.
+//   - Held out, if there is no test folder: of a class of n images floor(n / 10), at least one if
+//     n > 1, spread evenly over its sorted files.
 #pragma once
 
 #include <cstdint>
