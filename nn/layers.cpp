@@ -67,7 +67,7 @@ Tensor BatchNorm2d::with_residual(const Tensor& x, const Tensor& residual) {
 Activation::Activation(ActivationKind kind, bool in_place, double slope)
     : kind_(kind), in_place_(in_place), slope_(slope) {
   CHECK_ARG(!(in_place && kind == ActivationKind::silu),
-            "Activation: silu has no in-place form: its derivative needs its input");
+            "Activation: silu cannot be in place: its derivative needs the input it overwrites");
 }
 
 Tensor Activation::forward(const Tensor& x) {

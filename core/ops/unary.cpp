@@ -68,14 +68,24 @@ struct Unary : Node {
   }
 };
 
-// The same over x itself. Works for ops whose derivative follows from the output or is constant;
-// leaky_relu qualifies with a positive slope, because its output has its input's sign.
+// Whether the derivative needs the input and nothing else will do. The output of leaky_relu has its
+// input's sign unless the slope is negative.
+bool needs_input(UnaryOp op, double alpha) {
+  if (op == UnaryOp::leaky_relu) return !(alpha >= 0);
+  return unary_saves(op) == UnarySaves::input;
+}
+
+// The same over x itself.
 Tensor& unary_in_place(UnaryOp op, double alpha, Tensor& x) {
   const OpScope scope(name_of(op));
   detail::check_floating(name_of(op), {&x});
   auto node = std::make_shared<Unary>(op, alpha);
   node->connect(detail::edges_of({&x}));
   check_in_place(name_of(op), x, node->wants_any());
+  CHECK_ARG(
+      !node->wants_any() || !needs_input(op, alpha), name_of(op), ": in place on ", x.describe(),
+      " while its gradient is recorded, which needs the input that is overwritten; do it under "
+      "no_grad, or out of place");
   slots::unary(op, alpha, x, x);
   x.storage()->bump_version();
   x.impl()->recipe.reset();
@@ -196,15 +206,21 @@ Tensor pow(const Tensor& x, double exponent) {
 Tensor add(const Tensor& x, double addend) { return apply(Unary{UnaryOp::add_scalar, addend}, x); }
 Tensor mul(const Tensor& x, double factor) { return apply(Unary{UnaryOp::mul_scalar, factor}, x); }
 
-Tensor& relu_(Tensor& x) { return unary_in_place(UnaryOp::relu, 0, x); }
-Tensor& leaky_relu_(Tensor& x, double slope) {
-  CHECK_ARG(slope > 0, "leaky_relu_: in place needs a positive slope, got ", slope);
-  return unary_in_place(UnaryOp::leaky_relu, slope, x);
-}
-Tensor& sigmoid_(Tensor& x) { return unary_in_place(UnaryOp::sigmoid, 0, x); }
-Tensor& tanh_(Tensor& x) { return unary_in_place(UnaryOp::tanh, 0, x); }
 Tensor& neg_(Tensor& x) { return unary_in_place(UnaryOp::neg, 0, x); }
 Tensor& exp_(Tensor& x) { return unary_in_place(UnaryOp::exp, 0, x); }
+Tensor& sqrt_(Tensor& x) { return unary_in_place(UnaryOp::sqrt, 0, x); }
+Tensor& relu_(Tensor& x) { return unary_in_place(UnaryOp::relu, 0, x); }
+Tensor& sigmoid_(Tensor& x) { return unary_in_place(UnaryOp::sigmoid, 0, x); }
+Tensor& tanh_(Tensor& x) { return unary_in_place(UnaryOp::tanh, 0, x); }
+Tensor& leaky_relu_(Tensor& x, double slope) {
+  return unary_in_place(UnaryOp::leaky_relu, slope, x);
+}
+Tensor& log_(Tensor& x) { return unary_in_place(UnaryOp::log, 0, x); }
+Tensor& abs_(Tensor& x) { return unary_in_place(UnaryOp::abs, 0, x); }
+Tensor& silu_(Tensor& x) { return unary_in_place(UnaryOp::silu, 0, x); }
+Tensor& pow_(Tensor& x, double exponent) {
+  return unary_in_place(UnaryOp::pow_scalar, exponent, x);
+}
 Tensor& add_(Tensor& x, double addend) { return unary_in_place(UnaryOp::add_scalar, addend, x); }
 Tensor& mul_(Tensor& x, double factor) { return unary_in_place(UnaryOp::mul_scalar, factor, x); }
 

@@ -24,6 +24,7 @@ inline Tensor f16(const Shape& shape) { return ones(shape, {DType::f16}); }
 inline Tensor i64(const Shape& shape) { return zeros(shape, {DType::i64}); }
 inline Tensor away(const Shape& shape) { return ones(shape, {DType::f32, kElsewhere}); }
 inline Tensor leaf(const Shape& shape) { return ones(shape).set_requires_grad(true); }
+inline Tensor made(const Shape& shape) { return mul(leaf(shape), 1.); }  // its gradient is recorded
 
 // A call on a tensor that is made when the call is. The lists hold no tensors: they outlive tests.
 template <class Fn>

@@ -7,8 +7,12 @@ std::vector<Refusal> value_refusals() {
   return {
       {"dropout_above_1", "dropout", "1.5", [] { dropout(f32({2}), {.p = 1.5}); }},
       {"dropout_below_0", "dropout", "-0.1", [] { dropout(f32({2}), {.p = -0.1}); }},
-      {"leaky_relu_in_place_slope", "leaky_relu_", "positive",
-       on(f32, {2}, [](Tensor& x) { leaky_relu_(x, -1); })},
+      {"leaky_relu_in_place_slope", "leaky_relu", "no_grad",
+       on(made, {2}, [](Tensor& x) { leaky_relu_(x, -1); })},
+      {"log_in_place_recorded", "log", "no_grad", on(made, {2}, [](Tensor& x) { log_(x); })},
+      {"abs_in_place_recorded", "abs", "no_grad", on(made, {2}, [](Tensor& x) { abs_(x); })},
+      {"silu_in_place_recorded", "silu", "no_grad", on(made, {2}, [](Tensor& x) { silu_(x); })},
+      {"pow_in_place_recorded", "pow", "input", on(made, {2}, [](Tensor& x) { pow_(x, 2); })},
       {"batch_norm_eps", "batch_norm", "eps",
        [] {
          batch_norm(f32({2, 3, 4, 4}), {}, {.eps = -1});

@@ -62,20 +62,22 @@ std::vector<UnaryCase> out_of_place() {
   };
 }
 
-std::vector<UnaryCase> in_place() {
-  const auto on_copy = [](Tensor& (*op)(Tensor&)) {
-    return [op](const Tensor& x) {
-      Tensor y = clone(x);
-      op(y);
-      return y;
-    };
+std::function<Tensor(const Tensor&)> on_copy(Tensor& (*op)(Tensor&)) {
+  return [op](const Tensor& x) {
+    Tensor y = clone(x);
+    op(y);
+    return y;
   };
+}
+
+std::vector<UnaryCase> in_place() {
   return {
       {"relu_", on_copy(relu_), [](double x) { return std::max(x, 0.); }, kExact},
       {"sigmoid_", on_copy(sigmoid_), logistic},
       {"tanh_", on_copy(tanh_), [](double x) { return std::tanh(x); }},
       {"neg_", on_copy(neg_), [](double x) { return -x; }, kExact},
       {"exp_", on_copy(exp_), [](double x) { return std::exp(x); }},
+      {"sqrt_", on_copy(sqrt_), [](double x) { return std::sqrt(x); }, kRounded, 0.1, 4},
       {"leaky_relu_",
        [](const Tensor& x) {
          Tensor y = clone(x);
@@ -111,6 +113,27 @@ std::vector<UnaryCase> in_place() {
          return mul(y, x);
        },
        [](double x) { return 3 * x; }, kRounded},
+  };
+}
+
+// In-place forms that overwrite what their derivative needs, and so take no recorded gradient.
+std::vector<UnaryCase> in_place_without_gradient() {
+  return {
+      {"log_", on_copy(log_), [](double x) { return std::log(x); }, kFunction, 0.1, 4},
+      {"abs_", on_copy(abs_), [](double x) { return std::abs(x); }, kExact},
+      {"silu_", on_copy(silu_), [](double x) { return x * logistic(x); }, kFunction, -6, 6},
+      {"pow___cube",
+       [](const Tensor& x) {
+         Tensor y = clone(x);
+         return pow_(y, 3);
+       },
+       [](double x) { return x * x * x; }},
+      {"leaky_relu___negative_slope",
+       [](const Tensor& x) {
+         Tensor y = clone(x);
+         return leaky_relu_(y, -0.5);
+       },
+       [](double x) { return x > 0 ? x : -0.5 * x; }},
   };
 }
 
@@ -155,6 +178,13 @@ void add_kinks(std::vector<Row>& rows) {
       "relu__at_0", [](const Call& c) { return relu(c[0]); }, 0);
   add(
       "leaky_relu__at_0", [](const Call& c) { return leaky_relu(c[0], 0.25); }, 0.25);
+  add(
+      "leaky_relu___at_0",
+      [](const Call& c) {
+        Tensor y = clone(c[0]);
+        return leaky_relu_(y, 0);
+      },
+      0);
 }
 
 // In place on a part of a tensor: the rest stays. No gradients, which views do not take.
@@ -239,6 +269,13 @@ std::vector<Row> unary_rows() {
   for (const UnaryCase& unary : in_place()) {
     for (const auto& [tag, input] : {inputs[0], inputs[1], inputs[4], inputs[5]}) {
       rows.push_back(unary_row(unary, tag, input));
+    }
+  }
+  for (const UnaryCase& unary : in_place_without_gradient()) {
+    for (auto [tag, input] : {inputs[0], inputs[1], inputs[4], inputs[5]}) {
+      input.wants_grad = false;
+      rows.push_back(unary_row(unary, tag, input));
+      rows.back().differentiable = false;
     }
   }
   add_kinks(rows);

@@ -1,30 +1,17 @@
 // In-place ops: what is allowed, what is refused, and that a stale saved tensor is always noticed.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
+#include "tests/core/autograd/tape_helpers.h"
 
 namespace headroom {
 namespace {
 
-using Floats = std::vector<float>;
-
-Tensor leaf(const Floats& values) {
-  Tensor x = from_vector(values, {static_cast<int64_t>(values.size())});
-  x.set_requires_grad(true);
-  return x;
-}
-
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using namespace testing_autograd;
 
 void expect_says(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
@@ -184,6 +171,48 @@ TEST(InPlace, HasTheGradientsOfItsOutOfPlaceForm) {
     backward(sum(mul(y, 2)));
     backward(sum(mul(z, 2)));
     EXPECT_EQ(b.grad().to_vector<float>(), a.grad().to_vector<float>()) << pair.name;
+  }
+}
+
+TEST(InPlace, SqrtHasTheGradientOfItsOutput) {
+  Tensor x = leaf({4, 16});
+  Tensor y = mul(x, 1);
+  sqrt_(y);
+  backward(sum(y));
+  EXPECT_EQ(x.grad().to_vector<float>(), (Floats{0.25, 0.125}));
+}
+
+TEST(InPlace, OverwritingAnInputThatTheDerivativeNeedsIsRefusedWhileItIsRecorded) {
+  struct Case {
+    const char* name;
+    std::function<void(Tensor&)> op;
+    Floats wanted;
+  };
+  const std::vector<Case> cases = {
+      {"log", [](Tensor& x) { log_(x); }, {0, std::log(2.0f)}},
+      {"abs", [](Tensor& x) { abs_(x); }, {1, 2}},
+      {"silu", [](Tensor& x) { silu_(x); }, {0.7310586f, 1.7615942f}},
+      {"pow", [](Tensor& x) { pow_(x, 3); }, {1, 8}},
+      {"leaky_relu", [](Tensor& x) { leaky_relu_(x, -1); }, {1, 2}},
+  };
+  for (const Case& item : cases) {
+    SCOPED_TRACE(item.name);
+    Tensor w = leaf({1, 2});
+    Tensor x = mul(w, 1);
+    expect_says(message_of([&] { item.op(x); }), {item.name, "input", "no_grad", "f32[2]"});
+    EXPECT_EQ(x.to_vector<float>(), (Floats{1, 2}));
+    EXPECT_EQ(x.storage()->version(), 0);
+    backward(sum(x));  // the refusal left the graph as it was
+    EXPECT_EQ(w.grad().to_vector<float>(), (Floats{1, 1}));
+    Tensor plain = from_vector(Floats{1, 2}, {2});
+    item.op(plain);
+    const NoGrad no_grad;
+    item.op(x);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(x.to_vector<float>()[i], item.wanted[i], 1e-6);
+      EXPECT_EQ(plain.to_vector<float>()[i], x.to_vector<float>()[i]);
+    }
+    EXPECT_EQ(x.storage()->version(), 1);
   }
 }
 
