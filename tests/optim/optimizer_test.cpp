@@ -1,7 +1,5 @@
-// SGD, Adam and AdamW as a user sees them: traces worked out by hand, groups, parameters without
-// gradients or that join late, clipping, half copies.
-#include "optim/optimizer.h"
-
+// What all optimizers share, as a user sees it: groups, parameters without gradients or that join
+// late, clipping, half copies.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,141 +7,12 @@
 
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
+#include "tests/optim/optimizer_helpers.h"
 
 namespace headroom {
 namespace {
 
-using Floats = std::vector<float>;
-
-Tensor leaf(const Floats& values, DType dtype = DType::f32) {
-  Tensor w = from_vector(values, {static_cast<int64_t>(values.size())}, {dtype});
-  w.set_requires_grad(true);
-  return w;
-}
-
-void set_gradient(Tensor& w, const Floats& values, DType dtype = DType::f32) {
-  w.set_grad(from_vector(values, w.shape(), {dtype}));
-}
-
-void step_with(Optimizer& optimizer, Tensor& w, const Floats& gradient,
-               const StepOptions& options = {}) {
-  optimizer.zero_grad();
-  set_gradient(w, gradient);
-  optimizer.step(options);
-}
-
-SgdOptions sgd(double lr, double momentum = 0) {
-  SgdOptions out;
-  out.lr = lr;
-  out.momentum = momentum;
-  return out;
-}
-
-AdamOptions adam(double lr, bool decoupled = false) {
-  AdamOptions out;
-  out.lr = lr;
-  out.decoupled = decoupled;
-  return out;
-}
-
-// O45.
-TEST(Sgd, LeavesItsFirstStepUndampened) {
-  Tensor w = leaf({1});
-  SgdOptions options = sgd(0.1, 0.9);
-  options.dampening = 0.5;
-  Sgd optimizer({{.parameters = {w}}}, options);
-  for (const double wanted : {0.9, 0.76, 0.584}) {
-    step_with(optimizer, w, {1});
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
-TEST(Sgd, DecaysWithoutMomentumToo) {
-  Tensor w = leaf({2});
-  Sgd optimizer({{.parameters = {w}, .weight_decay = 0.01}}, sgd(0.1));
-  for (const double wanted : {1.948, 1.896052, 1.844155948}) {
-    step_with(optimizer, w, {0.5});
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
-TEST(Sgd, NesterovLooksAhead) {
-  Tensor w = leaf({1});
-  SgdOptions options = sgd(0.1, 0.9);
-  options.nesterov = true;
-  Sgd optimizer({{.parameters = {w}}}, options);
-  // buf = 1, 1.9; update = g + 0.9 buf = 1.9, 2.71.
-  for (const double wanted : {0.81, 0.539}) {
-    step_with(optimizer, w, {1});
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
-TEST(Sgd, MaximizesWhenAsked) {
-  Tensor w = leaf({1});
-  SgdOptions options = sgd(0.1);
-  options.maximize = true;
-  Sgd optimizer({{.parameters = {w}}}, options);
-  step_with(optimizer, w, {2});
-  EXPECT_NEAR(w.item(), 1.2, 1e-6);
-}
-
-TEST(Sgd, RefusesSettingsOutOfRange) {
-  Tensor w = leaf({1});
-  const std::vector<ParameterGroup> groups = {{.parameters = {w}}};
-  EXPECT_THROW(Sgd(groups, sgd(-0.1)), InvalidArgument);
-  EXPECT_THROW(Sgd(groups, sgd(std::nan(""))), InvalidArgument);
-  EXPECT_THROW(Sgd(groups, sgd(0.1, -1)), InvalidArgument);
-  SgdOptions nesterov = sgd(0.1);
-  nesterov.nesterov = true;
-  EXPECT_THROW(Sgd(groups, nesterov), InvalidArgument);
-  EXPECT_THROW(Sgd({{.parameters = {w}, .weight_decay = -1}}, sgd(0.1)), InvalidArgument);
-}
-
-// O46.
-TEST(Adam, DecayInTheGradientAndDecoupledDecayDiffer) {
-  for (const bool decoupled : {false, true}) {
-    Tensor w = leaf({1});
-    Adam optimizer({{.parameters = {w}, .weight_decay = 0.5}}, adam(0.1, decoupled));
-    const std::vector<double> wanted = decoupled ? std::vector<double>{0.85, 0.7075, 0.572125}
-                                                 : std::vector<double>{0.9, 0.8003208, 0.7012228};
-    for (const double value : wanted) {
-      step_with(optimizer, w, {0.1f});
-      EXPECT_NEAR(w.item(), value, 1e-6) << decoupled;
-    }
-  }
-}
-
-// O47.
-TEST(Adam, HalfParametersWithZeroGradientsStayBitForBit) {
-  Tensor w = leaf({1, -2, 0.5}, DType::f16);
-  Adam optimizer({{.parameters = {w}}}, adam(1e-3));
-  for (int i = 0; i < 3; ++i) {
-    step_with(optimizer, w, {0, 0, 0});
-    EXPECT_EQ(w.to_vector<float>(), (Floats{1, -2, 0.5}));
-  }
-}
-
-TEST(Adam, RefusesSettingsOutOfRange) {
-  Tensor w = leaf({1});
-  const std::vector<ParameterGroup> groups = {{.parameters = {w}}};
-  AdamOptions options = adam(0.1);
-  options.beta1 = 1;
-  EXPECT_THROW(Adam(groups, options), InvalidArgument);
-  options = adam(0.1);
-  options.eps = -1;
-  EXPECT_THROW(Adam(groups, options), InvalidArgument);
-}
-
-TEST(Adam, InF64IsExactToF64) {
-  Tensor w = leaf({1}, DType::f64);
-  Adam optimizer({{.parameters = {w}}}, adam(0.125));
-  optimizer.zero_grad();
-  w.set_grad(from_vector(std::vector<double>{0.3}, {1}, {DType::f64}));
-  optimizer.step();
-  EXPECT_NEAR(w.to_vector<double>()[0], 1 - 0.125 * 0.3 / (0.3 + 1e-8), 1e-7);
-  EXPECT_EQ(optimizer.state_dict()[0].tensor.dtype(), DType::f64);
-}
+using namespace testing_optim;
 
 TEST(Optimizer, RefusesWhatItCannotTrain) {
   EXPECT_THROW(Sgd({}, sgd(0.1)), InvalidArgument);
@@ -393,6 +262,26 @@ TEST(Optimizer, AGraphMadeBeforeAStepNoticesIt) {
   const Tensor y = mul(w, w);
   step_with(optimizer, w, {1});
   EXPECT_THROW(backward(y), Error);
+}
+
+// What a step takes of the allocator would count in the peak, so it takes nothing once state is
+// made.
+TEST(Optimizer, AClippedAndScaledStepAllocatesNothing) {
+  for (const Device device :
+       {Device::cpu(), Device::meta(DeviceType::cpu), Device::meta(DeviceType::cuda)}) {
+    Tensor w = ones({3, 2}, {DType::f32, device}), bias = ones({3}, {DType::f32, device});
+    GradScaler scaler({}, device);
+    for (Tensor* each : {&w, &bias}) each->set_requires_grad(true);
+    Adam optimizer({{.parameters = {w, bias}}}, adam(0.1));
+    for (int i = 0; i < 2; ++i) {
+      for (Tensor* each : {&w, &bias}) each->set_grad(ones(each->shape(), each->options()));
+      reset_peak_memory_stats(device);
+      const int64_t before = memory_allocated(device);
+      optimizer.step({.scaler = &scaler, .clip_norm = 1});
+      if (i == 0) continue;  // makes the state
+      EXPECT_EQ(max_memory_allocated(device), before) << device;
+    }
+  }
 }
 
 TEST(Optimizer, TagsItsState) {
