@@ -1,5 +1,6 @@
 // Layers. Each takes the TensorOptions of its parameters: device, dtype, and the memory format of
-// rank-4 weights. Parameters start as PyTorch's do.
+// rank-4 weights. Parameters start as PyTorch's do. Constructors throw InvalidArgument for what a
+// comment names, and OutOfMemory; calls throw what the op that they run throws (core/ops).
 #pragma once
 
 #include <vector>
@@ -9,7 +10,8 @@
 
 namespace headroom {
 
-// y = x * weight^T + bias; x [n,in], weight [out,in], bias [out].
+// y = x * weight^T + bias; x [n,in], weight [out,in], bias [out]. Throws InvalidArgument for sizes
+// below 1.
 class Linear : public Module {
  public:
   struct Options {
@@ -25,8 +27,8 @@ class Linear : public Module {
   Tensor weight_, bias_;
 };
 
-// conv2d with its weight [out, in/groups, kernel] and bias [out]. Throws InvalidArgument for sizes
-// below 1 or groups that do not divide the channels.
+// conv2d of x [n, in, h, w] with its weight [out, in/groups, kernel] and bias [out]. Throws
+// InvalidArgument for sizes below 1 or groups that do not divide the channels.
 class Conv2d : public Module {
  public:
   struct Options {
@@ -45,9 +47,9 @@ class Conv2d : public Module {
   Tensor weight_, bias_;
 };
 
-// Batch normalisation over n, h, w; parameters weight (1) and bias (0), buffers running_mean (0)
-// and running_var (1), counter num_batches_tracked. Parameters are f32 (or f64) whatever the
-// model's dtype.
+// Batch normalisation of x [n,c,h,w] over n, h, w (or of [n,c] over n); parameters weight (1) and
+// bias (0), buffers running_mean (0) and running_var (1), counter num_batches_tracked. Parameters
+// are f32 (or f64) whatever the model's dtype. Throws InvalidArgument for channels below 1.
 class BatchNorm2d : public Module {
  public:
   struct Options {
@@ -58,8 +60,9 @@ class BatchNorm2d : public Module {
   };
   explicit BatchNorm2d(const Options& options, const TensorOptions& tensor = {});
 
-  // relu?(norm(x) + residual) in one op.
+  // relu?(norm(x) + residual) in one op; residual of x's shape and dtype.
   Tensor with_residual(const Tensor& x, const Tensor& residual);
+  // Training passes so far, a checkpoint's second forward left out.
   int64_t batches_tracked() const { return batches_tracked_; }
 
  protected:
@@ -75,7 +78,8 @@ class BatchNorm2d : public Module {
 
 enum class ActivationKind : uint8_t { relu, leaky_relu, sigmoid, tanh, silu };
 
-// An activation; in place where asked (silu has no such form and throws InvalidArgument).
+// An activation, of any shape; in place where asked, over the input that it is given. slope is
+// leaky_relu's. Throws InvalidArgument for silu in place: its derivative needs the input.
 class Activation : public Module {
  public:
   explicit Activation(ActivationKind kind, bool in_place = false, double slope = 0.01);
@@ -128,6 +132,7 @@ class Dropout : public Module {
   double p_;
 };
 
+// [n, ...] to [n, product of the rest].
 class Flatten : public Module {
  protected:
   Tensor forward(const Tensor& x) override { return flatten(x, 1); }
@@ -139,10 +144,12 @@ class Sequential : public Module {
  public:
   Sequential() = default;
   explicit Sequential(std::vector<std::shared_ptr<Module>> modules);
+  // Throws InvalidArgument for a null module.
   void append(std::shared_ptr<Module> module);
   // Under a name of its own.
   void append(const std::string& name, std::shared_ptr<Module> module);
   size_t size() const { return modules_.size(); }
+  // Throws std::out_of_range.
   Module& at(size_t index) { return *modules_.at(index); }
 
  protected:

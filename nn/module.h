@@ -23,15 +23,16 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Runs the module under its name in the tree.
+  // Runs the module under its name in the tree. Throws what its ops throw.
   Tensor operator()(const Tensor& x);
 
-  // Trainable tensors by name, each once however often it is registered.
+  // Trainable tensors by name, each once however often it is registered: a module's own before its
+  // children's, in the order of registration.
   std::vector<NamedTensor> named_parameters() const;
   std::vector<Tensor> parameters() const;
   // State that is not trained, by name.
   std::vector<NamedTensor> named_buffers() const;
-  int64_t parameter_count() const;
+  int64_t parameter_count() const;  // elements of all parameters
   // The values that layers count with, such as batches seen; they live as long as the modules.
   std::vector<int64_t*> counters() const;
 
@@ -60,7 +61,9 @@ class Module {
  protected:
   virtual Tensor forward(const Tensor& x) = 0;
 
-  // Registration, from constructors. Names may contain dots ("blocks.0").
+  // Registration, from constructors. Names may contain dots ("blocks.0"); that they differ is the
+  // caller's care. Parameters must be floating leaves (else InvalidArgument); they are made to
+  // require a gradient, tagged, and returned. A counter is borrowed and must live as long.
   Tensor register_parameter(const std::string& name, Tensor value);
   Tensor register_buffer(const std::string& name, Tensor value);
   void register_counter(const std::string& name, int64_t* counter);

@@ -16,16 +16,17 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
 };
 
-// The state lives on the device and is read and changed by the optimizer's kernels: nothing here
-// waits for the device except the functions that say so. The scale stays within [2^-24, 2^40], so
-// it is never 0 or infinite: after an endless run of overflows it rests at the floor.
+// The state lives on the device, the scale in f32 also where losses are f64, and is read and
+// changed by the optimizer's kernels: nothing here waits for the device except the functions that
+// say so. The scale stays within [2^-24, 2^40], so it is never 0 or infinite: after an endless run
+// of overflows it rests at the floor.
 class GradScaler {
  public:
   // Throws InvalidArgument for a scale outside the bounds, a growth factor not above 1, a back-off
   // factor outside (0, 1), or an interval below 1.
   GradScaler(const GradScalerOptions& options, Device device);
 
-  // loss * scale, in the graph.
+  // loss * scale, in the graph; of the wider dtype of loss and f32.
   Tensor scale(const Tensor& loss) const;
   // factor * scale as a device scalar f32 []: the seed for backward(loss, seed), which spares the
   // multiplication of the loss.
@@ -35,9 +36,12 @@ class GradScaler {
   const Tensor& growth_tracker_tensor() const { return tracker_; }  // i64 []
   ScalerParams params() const { return params_; }
 
-  // Waits for the device.
+  // These wait for the device.
   double current_scale() const;
-  int64_t growth_tracker() const;
+  int64_t growth_tracker() const;  // clean steps in a row since the scale last changed
+
+  // Sets both, as a resumed run does. Throws InvalidArgument, before it writes, for a scale outside
+  // the bounds (NaN included) or a growth tracker that is no count.
   void set_state(double scale, int64_t growth_tracker);
 
   // One decision for all optimizers that stepped with update_scale = false since the last: backs

@@ -14,6 +14,7 @@ namespace headroom {
 // Parameters that share settings.
 struct ParameterGroup {
   std::vector<Tensor> parameters;  // leaves that require a gradient, f32, f64 or half
+  // For every optimizer, AdamW as well (where PyTorch's default is 1e-2). At least 0.
   double weight_decay = 0;
   double lr_factor = 1;  // multiplies the learning rate
 };
@@ -34,15 +35,17 @@ struct StepOptions {
 
 // A named scalar or tensor of optimizer state.
 struct OptimizerState {
-  std::string
-      name;  // "0.momentum" for the parameter of index 0 over all groups, or "applied_steps"
-  Tensor tensor;
+  // "0.momentum" for the parameter of index 0 over all groups, "0.cohort" for when it joined, or
+  // "applied_steps.0" for the count of the first cohort.
+  std::string name;
+  Tensor tensor;  // of the parameter's shape, f32 (f64 for f64); counts are i64 scalars
 };
 
 class Optimizer {
  public:
   // A parameter given twice counts once, in its first group. Throws InvalidArgument for tensors
-  // that are no trainable leaves or lie on different devices, and for no parameters at all.
+  // that are no trainable leaves or lie on different devices, for no parameters at all, and for a
+  // weight decay that is negative or NaN.
   explicit Optimizer(std::vector<ParameterGroup> groups);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -51,18 +54,22 @@ class Optimizer {
   // Applies the gradients. A parameter without one is left alone, decay and state included; with a
   // scaler that finds inf or NaN the whole step is skipped: weights, state, counters. Running out
   // of memory leaves everything as it was, so the same step may be tried again. Waits for nothing.
+  // Throws InvalidArgument if unscale() was given another scaler.
   void step(const StepOptions& options = {});
   // Gradients become undefined (none is alive between steps).
   void zero_grad();
   // Divides all gradients by the scaler's scale in place, for code that looks at them before
   // step(); step() then does not divide again. The scaler must be the one that step() is given.
+  // Throws InvalidArgument the second time before a step.
   void unscale(const GradScaler& scaler);
 
   // One rate for all steps, or a table indexed by applied steps (the last entry stays in force).
+  // set_lr throws InvalidArgument for a rate that is negative or not finite, set_schedule for an
+  // empty table.
   void set_lr(double lr);
   void set_schedule(const std::vector<float>& rates);
   // Keeps a half copy of every parameter of rank 2 or more, written in the same pass as the update,
-  // for autocast to use.
+  // for autocast to use. Throws InvalidArgument unless dtype is f16 or bf16.
   void keep_half_copies(DType dtype);
 
   // These wait for the device.
@@ -125,8 +132,9 @@ struct SgdOptions {
 };
 
 // g += decay * w; buf = g at first, then momentum * buf + (1 - dampening) * g; w -= lr * (nesterov
-// ? g + momentum * buf : buf). Throws InvalidArgument for settings out of range, and for Nesterov
-// without momentum or with dampening.
+// ? g + momentum * buf : buf): Sutskever et al. 2013 in PyTorch's form. State: "momentum", if there
+// is one. Throws InvalidArgument for a negative or infinite rate, a negative momentum, and for
+// Nesterov without momentum or with dampening.
 class Sgd : public Optimizer {
  public:
   Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options);
@@ -149,7 +157,10 @@ struct AdamOptions {
   bool maximize = false;
 };
 
-// Kingma & Ba 2015, Loshchilov & Hutter 2019. State is f32 (f64 for f64) also for half parameters.
+// Kingma & Ba 2015, Loshchilov & Hutter 2019. m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 -
+// beta2) * g^2; at a parameter's step t, w -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) +
+// eps). State: "first_moment", "second_moment", f32 (f64 for f64) also for half parameters. Throws
+// InvalidArgument for a negative or infinite rate, betas outside [0, 1) and a negative eps.
 class Adam : public Optimizer {
  public:
   Adam(std::vector<ParameterGroup> groups, const AdamOptions& options);
@@ -166,7 +177,8 @@ class Adam : public Optimizer {
 };
 
 // Scales gradients in place so that their common norm is at most max_norm, and returns the norm
-// before (waits for the device). Parameters without a gradient do not count.
+// before (waits for the device). Parameters without a gradient do not count; 0 without any. Throws
+// InvalidArgument unless max_norm is above 0, and for gradients on different devices.
 double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
 
 }  // namespace headroom

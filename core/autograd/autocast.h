@@ -1,8 +1,11 @@
 // Autocast: inside a region, ops that gain from half precision take their inputs in it, and ops
-// that need range take f32. The lists are PyTorch's for the ops that exist here:
+// that need range take f32. The lists are those of PyTorch's autocast on CUDA for the ops that
+// exist here, but for mean:
 //   half: conv2d, linear, matmul
 //   f32:  exp, log, pow, softmax, log_softmax, cross_entropy, mse_loss, sum, mean
 //   as they come: everything else; where two dtypes meet, the wider wins
+// PyTorch's mean of half tensors is summed in f32 and stored in half; here it stays f32, as sum
+// does, so that a loss that is a mean can be scaled.
 #pragma once
 
 #include "core/tensor/tensor.h"

@@ -11,9 +11,11 @@ namespace headroom {
 // the random state, the autocast state and the modes (training or evaluation) of the first: the
 // same dropout masks, the same dtypes, and no second update of running averages. fn may use any
 // tensors besides x: parameters mostly, or others of the graph, such as a skip connection; y
-// requires a gradient if x or any of them does. Throws what fn throws; InvalidArgument if fn wrote
-// x, or another tensor that requires a gradient, in place and backward would need it; Error in
-// backward if one of them was written in place after the call.
+// requires a gradient if x or any of them does. Without gradients, or under NoGrad, it is fn(x) and
+// nothing else. Throws what fn throws; InvalidArgument for an undefined x or result, if fn wrote x,
+// or another tensor that requires a gradient, in place and backward would need it, and in backward
+// if the second run gives another shape; Error in backward if one of them was written in place
+// after the call.
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& fn, const Tensor& x);
 
 // Whether a checkpoint's second forward is running on this thread: layers with state must not

@@ -13,9 +13,11 @@ struct BackwardOptions {
 // d(output)/d(leaf) * seed is added to the .grad of every leaf below `output`. seed has output's
 // shape or is a single value that stands for all elements, and is taken in output's dtype;
 // undefined means 1, and then output must hold one element. Throws InvalidArgument for an output
-// outside a graph, Error for a graph that was released by an earlier backward, for a saved tensor
-// that was written in place since, and for backward inside backward of the same graph (double
-// backward is not offered).
+// that is undefined or outside a graph and for a seed that does not fit; Error for a graph that was
+// released by an earlier backward, for a saved tensor that was written in place since, and for
+// backward inside backward of the same graph (double backward is not offered). What an op throws on
+// the way, OutOfMemory too, passes through: the leaves already reached keep what was added to them,
+// and the graph is not to be used again.
 void backward(const Tensor& output, const Tensor& seed = {}, const BackwardOptions& options = {});
 
 namespace detail {

@@ -14,7 +14,8 @@ namespace headroom {
 
 constexpr int kMaxRank = 6;
 
-// A short list of axis values (extents or strides, in elements).
+// A short list of axis values (extents or strides, in elements). Making one of more than kMaxRank
+// throws InvalidArgument; operator[] checks nothing.
 class Axes {
  public:
   Axes() = default;

@@ -58,7 +58,8 @@ struct EventLog {
 // The most recent events, in storage reserved once, so that recording never allocates.
 class EventRing {
  public:
-  // Drops what was kept. capacity 0 means off.
+  // Drops what was kept. capacity, in events, 0 means off. Throws InvalidArgument for a negative
+  // one or one that host memory cannot hold.
   void restart(int64_t capacity);
   bool on() const { return capacity_ > 0; }
   void add(const MemoryEvent& event) noexcept;

@@ -48,6 +48,7 @@ class TagScope {
 
 // Appends `name` to the module path, joined by '.' (an empty name leaves the path as it is), or
 // with the PathId form sets the whole path, as backward does with the path its forward ran under.
+// Throws InvalidArgument as intern_path() and path_name() do.
 class PathScope {
  public:
   explicit PathScope(std::string_view name);

@@ -5,7 +5,9 @@
 // "dense" below means View::is_dense(); images of rank 4 may be contiguous (nchw) or channels_last
 // (nhwc), and all images of one call share one format unless a line says otherwise. Views may be
 // empty (numel 0): a kernel then writes the neutral result (zeros for gradients of weights) or
-// nothing.
+// nothing. A kernel throws InvalidArgument, naming itself, for a dtype that it does not compute in
+// (f64 on CUDA, copies, fills and random fills excepted), Error for operands that break the
+// contract, and DeviceError for what the device or its library reports.
 #pragma once
 
 #include <cstdint>

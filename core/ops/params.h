@@ -50,7 +50,7 @@ constexpr UnarySaves unary_saves(UnaryOp op) {
 enum class BinaryOp : uint8_t { add, sub, mul, div, maximum, minimum };
 const char* name_of(BinaryOp op);
 
-enum class ReduceOp : uint8_t { sum, mean };
+enum class ReduceOp : uint8_t { sum, mean };  // of no elements: 0, NaN
 
 struct MatmulParams {
   bool transpose_a = false;

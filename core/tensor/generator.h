@@ -30,8 +30,8 @@ class Generator {
   GeneratorState state_;
 };
 
-// One per process: draws depend on the logical element index alone, so the same seed gives the same
-// numbers on every device.
+// One per process, for the thread that trains: draws depend on the logical element index alone, so
+// the same seed gives the same numbers on every device.
 Generator& default_generator();
 void manual_seed(uint64_t seed);
 

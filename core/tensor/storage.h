@@ -11,7 +11,8 @@ namespace headroom {
 
 class Storage {
  public:
-  // Allocates `bytes` on the device under the current memory_context(). Throws OutOfMemory.
+  // Allocates `bytes` on the device under the current memory_context(). Throws OutOfMemory, and
+  // InvalidArgument for negative bytes or a device that is not there.
   Storage(Device device, int64_t bytes);
   ~Storage();
   Storage(const Storage&) = delete;

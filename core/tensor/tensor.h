@@ -28,6 +28,7 @@ struct TensorOptions {
 
 struct TensorImpl;
 
+// Reading anything of an undefined tensor but defined() and is_unique() throws InvalidArgument.
 class Tensor {
  public:
   Tensor() = default;  // undefined: an optional operand that was not given
@@ -36,10 +37,10 @@ class Tensor {
   explicit operator bool() const { return defined(); }
 
   const Shape& shape() const;
-  int64_t size(int axis) const;  // negative axes count from the end
+  int64_t size(int axis) const;  // negative axes count from the end; throws if out of range
   int rank() const { return shape().rank(); }
   int64_t numel() const;
-  const Strides& strides() const;
+  const Strides& strides() const;  // elements
   DType dtype() const;
   Device device() const;
   MemoryFormat format() const;
@@ -56,27 +57,30 @@ class Tensor {
   // The only tensor on its storage, and the only handle on it: an op may write its result there.
   bool is_unique() const;
 
-  // Reads. Both wait for the device and throw InvalidArgument on a wrong dtype or count. On a meta
-  // device they give zeros.
+  // Reads. Both wait for the device, and throw what it failed with. On a meta device they give
+  // zeros. T: float, double, int64_t, uint8_t, Half or BFloat16; values are converted to it.
   template <class T>
   std::vector<T> to_vector() const;  // logical (row-major n, c, h, w) order
-  double item() const;               // of a one-element tensor of any dtype
+  double item() const;               // throws InvalidArgument unless there is one element
 
   // Autograd. A leaf is a tensor that no op made; .grad() of a leaf that requires one appears after
   // backward, f32 for half and f32 tensors, f64 for f64.
   bool requires_grad() const;
-  Tensor& set_requires_grad(bool value);  // leaves only, floating dtypes only
+  // Throws InvalidArgument for what is no leaf, or not floating. false drops the gradient as well.
+  Tensor& set_requires_grad(bool value);
   bool is_leaf() const;
   Tensor grad() const;  // undefined if none
   // Takes the handle (a copy where it is not dense); undefined clears it. Throws InvalidArgument
-  // unless it is floating, of this shape and device.
+  // unless this is a leaf that requires a gradient and the gradient is floating, of this shape and
+  // device.
   void set_grad(const Tensor& grad);
   Tensor detach() const;  // the same storage outside the graph
   const std::shared_ptr<Node>& grad_fn() const;
 
   // The half-precision copy of a parameter that an optimizer keeps; autocast uses it instead of
   // casting, and brings it up to date first if the parameter was written by anyone else. Undefined
-  // takes it away. Throws InvalidArgument unless it is half, dense, and of this shape and device.
+  // takes it away. Throws InvalidArgument unless it is half, dense, and of this shape, device and
+  // format.
   void set_half_copy(const Tensor& copy);
   Tensor half_copy() const;  // undefined if none
   // Says that the copy holds the parameter's present contents.
@@ -110,18 +114,20 @@ struct TensorImpl {
   int64_t half_copy_version = -1;  // storage version that the half copy holds
 };
 
-// Creation. Contents of empty() are undefined.
+// Creation, of dense tensors. Contents of empty() are undefined. Throws InvalidArgument for a
+// negative extent, more than 2^60 elements, and a device that is not there; OutOfMemory.
 Tensor empty(const Shape& shape, const TensorOptions& options = {});
 Tensor empty_like(const Tensor& like);  // shape, dtype, device and format
 Tensor empty_like(const Tensor& like, DType dtype);
 Tensor zeros(const Shape& shape, const TensorOptions& options = {});
 Tensor ones(const Shape& shape, const TensorOptions& options = {});
 Tensor full(const Shape& shape, double value, const TensorOptions& options = {});
-// From host values in logical order, converted to options.dtype. Throws InvalidArgument when the
-// count does not fit the shape.
+// From host values in logical order, converted to options.dtype (T as for to_vector). Throws
+// InvalidArgument when the count does not fit the shape.
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape,
                    const TensorOptions& options = {});
+// A tensor of rank 0.
 Tensor scalar(double value, const TensorOptions& options = {});
 
 namespace detail {
