@@ -27,7 +27,7 @@ ensure_cudnn_frontend() {
   local list=$root/cmake/requirements-cudnn-frontend.txt temporary
   is_current "$list" "$deps/cudnn-frontend" && return
   say "fetching the headers of cudnn-frontend"
-  temporary=$(mktemp -d "$deps/fetch.XXXXXX")
+  temporary=$(mktemp -d -p "$deps")
   # Its headers are the same in every wheel; naming one keeps the pinned hash valid for any Python.
   if ! pip_fetch "$list" "$temporary/wheel" --platform manylinux_2_28_x86_64 \
     --implementation cp --python-version 3.11 --abi cp311; then
@@ -45,7 +45,7 @@ fetch_cuda_wheels() {
   local list=$root/cmake/requirements-cuda.txt temporary library
   is_current "$list" "$deps/cuda" && return
   say "fetching the CUDA toolkit and cuDNN into .deps/cuda (0.9 GiB)"
-  temporary=$(mktemp -d "$deps/fetch.XXXXXX")
+  temporary=$(mktemp -d -p "$deps")
   # Kept once, here, and not in pip's cache as well.
   if ! pip_fetch "$list" "$temporary/wheels" --no-cache-dir; then
     rm -rf "$temporary"

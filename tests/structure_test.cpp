@@ -37,30 +37,47 @@ std::string included_by(const std::string& line) {
   return line.substr(open + 1, close - open - 1);
 }
 
-std::vector<Source> read_sources() {
+Source read_source(const std::string& path) {
+  Source source;
+  source.path = path;
+  std::ifstream in(fs::path(HEADROOM_SOURCE_DIR) / path);
+  for (std::string line; std::getline(in, line);) {
+    source.lines.push_back(line);
+    if (const std::string name = included_by(line); !name.empty()) {
+      source.includes.push_back(name);
+    }
+  }
+  return source;
+}
+
+// The files below `folders` whose extension is one of `extensions`.
+std::vector<Source> read_sources(const std::vector<const char*>& folders, const Names& extensions) {
   std::vector<Source> out;
   const fs::path root = HEADROOM_SOURCE_DIR;
-  for (const char* folder : {"core", "kernels", "nn", "optim", "train", "examples", "tests"}) {
+  for (const char* folder : folders) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-      const Names code = {".h", ".cpp", ".cu", ".cuh"};
-      if (!entry.is_regular_file() || !code.count(entry.path().extension())) continue;
-      Source source;
-      source.path = fs::relative(entry.path(), root).generic_string();
-      std::ifstream in(entry.path());
-      for (std::string line; std::getline(in, line);) {
-        source.lines.push_back(line);
-        if (const std::string name = included_by(line); !name.empty()) {
-          source.includes.push_back(name);
-        }
-      }
-      out.push_back(std::move(source));
+      if (!entry.is_regular_file() || !extensions.count(entry.path().extension())) continue;
+      out.push_back(read_source(fs::relative(entry.path(), root).generic_string()));
     }
   }
   return out;
 }
 
+// C++ and CUDA.
 const std::vector<Source>& sources() {
-  static const std::vector<Source> all = read_sources();
+  static const std::vector<Source> all =
+      read_sources({"core", "kernels", "nn", "optim", "train", "examples", "tests"},
+                   {".h", ".cpp", ".cu", ".cuh"});
+  return all;
+}
+
+// Shell and Python.
+const std::vector<Source>& scripts() {
+  static const std::vector<Source> all = [] {
+    std::vector<Source> out = read_sources({"cmake", "tests"}, {".sh", ".py"});
+    for (const char* path : {"dev", ".ci/run"}) out.push_back(read_source(path));
+    return out;
+  }();
   return all;
 }
 
@@ -77,6 +94,7 @@ TEST(Structure, TheTestSeesTheSources) {
   size_t includes = 0;
   for (const Source& source : sources()) includes += source.includes.size();
   EXPECT_GT(includes, 500u);
+  EXPECT_GE(scripts().size(), 5u);
   EXPECT_EQ(included_by("#include \"core/base/error.h\""), "core/base/error.h");
   EXPECT_EQ(included_by("  #  include <vector>  // why"), "vector");
   EXPECT_EQ(included_by("// #include \"core/base/error.h\""), "");
@@ -188,8 +206,8 @@ TEST(Structure, OnlyProgramsRegisterKernels) {
   }
 }
 
-TEST(Structure, FilesAreShortAndFinished) {
-  constexpr size_t kMaxLines = 450;
+void expect_short_and_finished(const Source& source) {
+  constexpr size_t kMaxLines = 400;
   constexpr size_t kMaxColumns = 100;
   const std::vector<std::string> unfinished = {
       "TO"
@@ -198,22 +216,25 @@ TEST(Structure, FilesAreShortAndFinished) {
       "ME",
       "XX"
       "X"};
-  for (const Source& source : sources()) {
-    EXPECT_LE(source.lines.size(), kMaxLines) << source.path;
-    for (size_t i = 0; i < source.lines.size(); ++i) {
-      const std::string& line = source.lines[i];
-      // Characters, not bytes: continuation bytes of UTF-8 take no column.
-      const auto columns = std::count_if(line.begin(), line.end(), [](char c) {
-        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-      });
-      const bool is_include = !included_by(line).empty();
-      EXPECT_TRUE(is_include || static_cast<size_t>(columns) <= kMaxColumns)
-          << source.path << ":" << i + 1 << " has " << columns << " columns";
-      for (const std::string& mark : unfinished) {
-        EXPECT_EQ(line.find(mark), std::string::npos) << source.path << ":" << i + 1;
-      }
+  EXPECT_LE(source.lines.size(), kMaxLines) << source.path;
+  for (size_t i = 0; i < source.lines.size(); ++i) {
+    const std::string& line = source.lines[i];
+    // Characters, not bytes: continuation bytes of UTF-8 take no column.
+    const auto columns = std::count_if(line.begin(), line.end(), [](char c) {
+      return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    });
+    const bool is_include = !included_by(line).empty();
+    EXPECT_TRUE(is_include || static_cast<size_t>(columns) <= kMaxColumns)
+        << source.path << ":" << i + 1 << " has " << columns << " columns";
+    for (const std::string& mark : unfinished) {
+      EXPECT_EQ(line.find(mark), std::string::npos) << source.path << ":" << i + 1;
     }
   }
+}
+
+TEST(Structure, FilesAreShortAndFinished) {
+  for (const Source& source : sources()) expect_short_and_finished(source);
+  for (const Source& script : scripts()) expect_short_and_finished(script);
 }
 
 TEST(Structure, FilesBeginWithWhatTheyAreFor) {
@@ -224,6 +245,12 @@ TEST(Structure, FilesBeginWithWhatTheyAreFor) {
     EXPECT_NE(std::find(source.lines.begin(), source.lines.end(), "#pragma once"),
               source.lines.end())
         << source.path;
+  }
+  for (const Source& script : scripts()) {
+    ASSERT_GE(script.lines.size(), 2u) << script.path;
+    const std::string& first = script.lines[script.lines[0].starts_with("#!") ? 1 : 0];
+    const char* opening = script.path.ends_with(".py") ? "\"\"\"" : "# ";
+    EXPECT_TRUE(first.starts_with(opening)) << script.path;
   }
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/data/reference.json: losses, gradients and ten-step loss traces of the four models in double
-precision, from weights, images and labels that both sides make from the formula in `noise`.
+"""Writes tests/data/reference.json: losses, gradients and ten-step loss traces of the four models in
+double precision, from weights, images and labels that both sides make from the formula in `noise`.
 
   python3 tests/pytorch/make_reference.py > tests/data/reference.json
 
 The test that reads it is tests/nn/reference_test.cpp.
 """
+
 import json
 import sys
 
@@ -15,8 +16,14 @@ from torch.nn import functional as F
 
 import models
 
-# batch, image side, classes; resnet50 keeps its large stem on small images, which a CPU trains in seconds
-RUNS = {"lenet": (8, 28, 10), "vgg16": (4, 32, 10), "resnet18": (4, 32, 10), "resnet50": (4, 64, 16)}
+# batch, image side, classes; resnet50 keeps its large stem on small images, which a CPU trains in
+# seconds
+RUNS = {
+    "lenet": (8, 28, 10),
+    "vgg16": (4, 32, 10),
+    "resnet18": (4, 32, 10),
+    "resnet50": (4, 64, 16),
+}
 SAMPLES = 6
 STEPS = 10
 LR, MOMENTUM, DECAY = 2**-10, 0.9, 5e-4  # a rate that f32 holds exactly
@@ -32,7 +39,9 @@ def hash_of(name):
 
 def words(name, count):
     """A 32-bit integer mix of (name, index)."""
-    u = (np.uint64(hash_of(name)) + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B9)) & np.uint64(0xFFFFFFFF)
+    u = (
+        np.uint64(hash_of(name)) + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B9)
+    ) & np.uint64(0xFFFFFFFF)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         u ^= u >> np.uint64(shift)
         u = (u * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
@@ -64,7 +73,9 @@ def run(name):
     channels = models.IMAGE[name][0]
     images = noise("images", (batch, channels, side, side))
     labels = torch.from_numpy((words("labels", batch) % np.uint64(classes)).astype(np.int64))
-    optimizer = torch.optim.SGD(models.decay_groups(model, DECAY), lr=LR, momentum=MOMENTUM, nesterov=True)
+    optimizer = torch.optim.SGD(
+        models.decay_groups(model, DECAY), lr=LR, momentum=MOMENTUM, nesterov=True
+    )
     out = dict(batch=batch, side=side, classes=classes, channels=channels, gradients={}, trace=[])
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -76,17 +87,26 @@ def run(name):
             for parameter, p in model.named_parameters():
                 flat = p.grad.flatten()
                 places = [int(w) % flat.numel() for w in words("samples." + parameter, SAMPLES)]
-                out["gradients"][parameter] = dict(norm=flat.norm().item(), samples=[flat[i].item() for i in places])
+                out["gradients"][parameter] = dict(
+                    norm=flat.norm().item(), samples=[flat[i].item() for i in places]
+                )
         out["trace"].append(loss.item())
         optimizer.step()
-    out["buffers"] = {k: v.double().norm().item() for k, v in model.named_buffers() if k.endswith(("mean", "var"))}
+    out["buffers"] = {
+        k: v.double().norm().item() for k, v in model.named_buffers() if k.endswith(("mean", "var"))
+    }
     return out
 
 
 def main():
     torch.manual_seed(0)
-    reference = dict(torch=torch.__version__, lr=LR, momentum=MOMENTUM, weight_decay=DECAY,
-                     models={name: run(name) for name in RUNS})
+    reference = dict(
+        torch=torch.__version__,
+        lr=LR,
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        models={name: run(name) for name in RUNS},
+    )
     json.dump(reference, sys.stdout, indent=1)
     print()
 

@@ -1,5 +1,6 @@
-"""The standard models in PyTorch, with the parameter names that Headroom uses, so that weights, gradients
-and measurements compare. Used by the scripts of this folder."""
+"""The standard models in PyTorch, with the parameter names that Headroom uses, so that weights,
+gradients and measurements compare. Used by the scripts of this folder."""
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -10,9 +11,16 @@ class LeNet(nn.Module):
         super().__init__()
         side = size // 4
         self.features = nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(True), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(True), nn.MaxPool2d(2))
-        self.classifier = nn.Sequential(nn.Linear(64 * side * side, 512), nn.ReLU(True), nn.Linear(512, classes))
+            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.ReLU(True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(True),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(64 * side * side, 512), nn.ReLU(True), nn.Linear(512, classes)
+        )
 
     def forward(self, x):
         return self.classifier(self.features(x).flatten(1))
@@ -24,7 +32,11 @@ class Vgg16(nn.Module):
         layers, width_in = [], 3
         for stage in ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)):
             for width in stage:
-                layers += [nn.Conv2d(width_in, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)]
+                layers += [
+                    nn.Conv2d(width_in, width, 3, padding=1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(True),
+                ]
                 width_in = width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
@@ -38,16 +50,22 @@ class ResidualBlock(nn.Module):
     def __init__(self, width_in, width, stride, bottleneck):
         super().__init__()
         width_out = width * 4 if bottleneck else width
-        shapes = ([(width_in, width, 1, 1), (width, width, 3, stride), (width, width_out, 1, 1)] if bottleneck
-                  else [(width_in, width, 3, stride), (width, width, 3, 1)])
+        shapes = (
+            [(width_in, width, 1, 1), (width, width, 3, stride), (width, width_out, 1, 1)]
+            if bottleneck
+            else [(width_in, width, 3, stride), (width, width, 3, 1)]
+        )
         self.convs = nn.ModuleList(
-            [nn.Conv2d(a, b, k, stride=s, padding=k // 2, bias=False) for a, b, k, s in shapes])
+            [nn.Conv2d(a, b, k, stride=s, padding=k // 2, bias=False) for a, b, k, s in shapes]
+        )
         self.bns = nn.ModuleList([nn.BatchNorm2d(b) for _, b, _, _ in shapes])
         self.relu = nn.ReLU(inplace=True)
         self.down = None
         if stride > 1 or width_in != width_out:
-            self.down = nn.Sequential(nn.Conv2d(width_in, width_out, 1, stride=stride, bias=False),
-                                      nn.BatchNorm2d(width_out))
+            self.down = nn.Sequential(
+                nn.Conv2d(width_in, width_out, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(width_out),
+            )
 
     def forward(self, x):
         shortcut = self.down(x) if self.down is not None else x
@@ -62,14 +80,20 @@ class ResNet(nn.Module):
         if small_stem:
             stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(True)]
         else:
-            stem = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True),
-                    nn.MaxPool2d(3, stride=2, padding=1)]
+            stem = [
+                nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+                nn.BatchNorm2d(64),
+                nn.ReLU(True),
+                nn.MaxPool2d(3, stride=2, padding=1),
+            ]
         self.stem = nn.Sequential(*stem)
         blocks, width_in = [], 64
         for stage, depth in enumerate(depths):
             width = 64 * 2**stage
             for index in range(depth):
-                blocks.append(ResidualBlock(width_in, width, 2 if stage and not index else 1, bottleneck))
+                blocks.append(
+                    ResidualBlock(width_in, width, 2 if stage and not index else 1, bottleneck)
+                )
                 width_in = width * 4 if bottleneck else width
         self.blocks = nn.ModuleList(blocks)
         self.fc = nn.Linear(width_in, classes)
@@ -82,7 +106,8 @@ class ResNet(nn.Module):
 
 
 def make(name, classes=None):
-    """The model as comparisons run it: lenet and the CIFAR nets with ten classes, resnet50 with a thousand."""
+    """The model as comparisons run it: lenet and the CIFAR nets with ten classes, resnet50 with a
+    thousand."""
     if name == "lenet":
         return LeNet(classes=classes or 10)
     if name == "vgg16":
@@ -94,7 +119,12 @@ def make(name, classes=None):
     raise ValueError(f"unknown model {name}")
 
 
-IMAGE = {"lenet": (1, 28, 28), "vgg16": (3, 32, 32), "resnet18": (3, 32, 32), "resnet50": (3, 224, 224)}
+IMAGE = {
+    "lenet": (1, 28, 28),
+    "vgg16": (3, 32, 32),
+    "resnet18": (3, 32, 32),
+    "resnet50": (3, 224, 224),
+}
 CLASSES = {"lenet": 10, "vgg16": 10, "resnet18": 10, "resnet50": 1000}
 
 
