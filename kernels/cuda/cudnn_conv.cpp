@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -269,7 +268,6 @@ float time_candidate(const fe::graph::Graph& graph, int64_t index, const ConvCal
   return least;
 }
 
-ConvPlanStats stats;
 std::string chosen_lines;
 
 // The index of the fastest candidate, or -1. Operands are read and the output is overwritten.
@@ -280,7 +278,6 @@ int64_t search(fe::graph::Graph& graph, const ConvCall& call, float& best_ms) {
   for (int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
     if (!build(graph, i, call.workspace_bytes)) continue;
     const float ms = time_candidate(graph, i, call, events, best_ms);
-    ++stats.candidates_timed;
     if (ms < kWorthwhileRatio * best_ms) {
       best = i;
       best_ms = ms;
@@ -324,7 +321,6 @@ void note_choice(const ConvCall& call, const Plan& plan, float timed_ms, const s
 }
 
 Plan choose(const ConvCall& call) {
-  const auto start = std::chrono::steady_clock::now();
   const bool timed = settings().cudnn_benchmark && !is_capturing();
   Plan plan;
   std::string why;
@@ -336,7 +332,6 @@ Plan choose(const ConvCall& call) {
                                             : first_that_builds(*graph, call);
     if (plan.index < 0) continue;
     if (timed && !runtime_compiled) {
-      ++stats.timed_searches;
       // A fresh graph holds the winner alone; the losers' plans go.
       graph = make_graph(call, runtime_compiled, why);
       if (graph == nullptr || !build(*graph, plan.index, call.workspace_bytes)) {
@@ -347,10 +342,6 @@ Plan choose(const ConvCall& call) {
     break;
   }
   cudaGetLastError();  // what a refused candidate left behind is nobody else's error
-  ++stats.keys;
-  if (plan.graph == nullptr) ++stats.keys_without_plan;
-  stats.search_ms +=
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   note_choice(call, plan, timed_ms, why);
   return plan;
 }
@@ -378,7 +369,6 @@ bool run_cudnn_conv(const ConvCall& call) {
   return true;
 }
 
-const ConvPlanStats& conv_plan_stats() { return stats; }
 std::string describe_conv_plans() { return chosen_lines; }
 
 }  // namespace headroom::cuda

@@ -34,16 +34,6 @@ struct ConvCall {
 // shapes and cuDNN's status.
 bool run_cudnn_conv(const ConvCall& call);
 
-// Counts since the process began; for reports and tests.
-struct ConvPlanStats {
-  int64_t keys = 0;              // distinct calls seen
-  int64_t timed_searches = 0;    // of them, settled by timing
-  int64_t candidates_timed = 0;  // plans timed in all searches
-  double search_ms = 0;          // host time of all choices, timed or not
-  int64_t keys_without_plan = 0;
-};
-const ConvPlanStats& conv_plan_stats();
-
 // What was chosen for each key so far, one line each, in the order of first use. The same lines go
 // to standard error as they are chosen if the environment has HEADROOM_LOG_CONV.
 std::string describe_conv_plans();

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/reference.json: losses, gradients and ten-step loss traces of the four models in
-double precision, from weights, images and labels that both sides make from the formula in `noise`.
+"""Writes tests/data/reference.json: losses, gradients and ten-step loss traces of the four models
+in double precision, from weights, images and labels that both sides make from the formula in
+`noise`.
 
   python3 tests/pytorch/make_reference.py > tests/data/reference.json
 
