@@ -221,6 +221,7 @@ Tensor finish(const std::shared_ptr<Node>& node, Tensor out);
 }  // namespace detail
 
 // Runs an op: connects its node, runs forward under the op's name, hangs the node on the output.
+// Throws what forward throws.
 template <class Op, class... Inputs>
 Tensor apply(Op op, const Inputs&... inputs) {
   const OpScope scope(op.name());

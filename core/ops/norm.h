@@ -22,17 +22,18 @@ struct BatchNormState {
 };
 
 // y = relu?(gamma * (x - mean) / sqrt(var + eps) + beta + residual), per channel over n, h, w.
-// x [n,c,h,w] or [n,c], any floating dtype; residual undefined or of x's shape and dtype; y dense,
-// of x's dtype and format. Statistics in f32 (f64 for f64). Normalises with the biased variance;
-// the running variance takes the unbiased one. Running averages move only if the batch's statistics
-// are finite, and not in a checkpoint's second forward. Keeps x and two numbers per channel, and y
-// only if there is a residual and relu. Without a residual the output carries a recipe, in training
-// and in evaluation: who saves it keeps nothing, and it is computed again, bit for bit, from x. In
+// x [n,c,h,w] or [n,c], any floating dtype; residual undefined or of x's shape, floating; y dense,
+// of x's format and dtype. With a residual of another dtype the ops run one by one and y is of the
+// wider dtype. Statistics in f32 (f64 for f64). Normalises with the biased variance; the running
+// variance takes the unbiased one. Running averages move only if the batch's statistics are finite,
+// and not in a checkpoint's second forward. Keeps x and two numbers per channel, and y only if
+// there is a residual and relu. Without a residual the output carries a recipe, in training and in
+// evaluation: who saves it keeps nothing, and it is computed again, bit for bit, from x. In
 // evaluation backward reads the running mean, so a training pass in between raises the error of a
 // saved tensor that was written. Throws InvalidArgument for an x of another rank; a gamma, beta or
-// running average that is not dense and [c] of the dtype above on x's device; a residual of another
-// shape or dtype; an eps that is negative or NaN; in training, one value per channel; in
-// evaluation, no running averages.
+// running average that is not dense and [c] of the statistics' dtype on x's device; a residual of
+// another shape or of integers; an eps that is negative or NaN; in training, one value per channel;
+// in evaluation, no running averages.
 Tensor batch_norm(const Tensor& x, const BatchNormState& state,
                   const BatchNormOptions& options = {}, const Tensor& residual = {});
 

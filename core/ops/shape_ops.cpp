@@ -240,7 +240,12 @@ Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end) {
 }
 
 Tensor expand(const Tensor& x, const std::vector<int64_t>& shape) {
-  const Shape to(shape);
+  Shape to(shape);
+  const int lead = to.rank() - x.rank();
+  for (int i = 0; i < to.rank(); ++i) {
+    if (to[i] == -1 && i >= lead) to[i] = x.shape()[i - lead];
+    CHECK_ARG(to[i] >= 0, "expand: extent ", to[i], " is negative");
+  }
   CHECK_ARG(broadcast_shapes(x.shape(), to, "expand") == to, "expand: ", x.describe(),
             " does not expand to ", to);
   return apply(Expand{to}, x);

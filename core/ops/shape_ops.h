@@ -25,12 +25,12 @@ Tensor transpose(const Tensor& x, int axis_a, int axis_b);
 // InvalidArgument unless 0 <= begin <= end <= size after that: nothing is clamped.
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);
 // Repeats axes of extent 1, and adds axes in front, without copying (stride 0); -1 keeps an axis as
-// it is. A gradient is summed back. Throws InvalidArgument for a shape that x does not broadcast to,
-// and for other negatives.
+// it is. A gradient is summed back. Throws InvalidArgument for a shape that x does not broadcast
+// to, and for other negatives.
 Tensor expand(const Tensor& x, const std::vector<int64_t>& shape);
 // Joins along an axis, into a new tensor in the first part's format; parts of several floating
-// dtypes are joined in the one that holds them all. Throws InvalidArgument for no parts, for integers
-// with other dtypes, and where other extents or devices differ.
+// dtypes are joined in the one that holds them all. Throws InvalidArgument for no parts, for
+// integers with other dtypes, and where other extents or devices differ.
 Tensor concat(const std::vector<Tensor>& parts, int axis);
 
 }  // namespace headroom

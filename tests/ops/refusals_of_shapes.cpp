@@ -216,6 +216,14 @@ std::vector<Refusal> shape_refusals() {
        [] {
          expand(f32({2, 3}), {4, 3});
        }},
+      {"expand_new_axis_kept", "expand", "-1",
+       [] {
+         expand(f32({3}), {-1, 3});
+       }},
+      {"expand_negative", "expand", "-2",
+       [] {
+         expand(f32({1, 3}), {-2, 3});
+       }},
       {"concat_nothing", "concat", "at least one", [] { concat({}, 0); }},
       {"concat_shapes", "concat", "[2,4]",
        [] {

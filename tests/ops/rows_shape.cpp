@@ -126,10 +126,13 @@ void add_slices(std::vector<Row>& rows) {
 }
 
 void add_expansions(std::vector<Row>& rows) {
-  const auto expanded = [&](const std::string& tag, const Input& x, std::vector<int64_t> shape) {
+  // meant: what a shape with -1 in it comes to.
+  const auto expanded = [&](const std::string& tag, const Input& x, std::vector<int64_t> shape,
+                            std::vector<int64_t> meant = {}) {
+    if (meant.empty()) meant = shape;
     Row row = moved(
         "expand__" + tag, x, [=](const Tensor& t) { return expand(t, shape); },
-        [=](const Array& array) { return reference::expand(array, Shape(shape)); });
+        [=](const Array& array) { return reference::expand(array, Shape(meant)); });
     // The gradient is a sum over the copies.
     row.tolerance.scale = Scale::terms;
     row.tolerance.gradient = 4;
@@ -145,6 +148,7 @@ void add_expansions(std::vector<Row>& rows) {
   expanded("same_shape", {.shape = {4, 5}}, {4, 5});
   expanded("to_nothing", {.shape = {1, 5}}, {0, 5});
   expanded("sliced", {.shape = {1, 5}, .layout = Layout::sliced}, {3, 5});
+  expanded("axes_kept", {.shape = {3, 1, 1}}, {2, -1, 4, -1}, {2, 3, 4, 1});
 }
 
 void add_concats(std::vector<Row>& rows) {
