@@ -11,8 +11,8 @@
 namespace headroom {
 
 // y = f(x), in x's dtype. Outside its domain the result is NaN or infinite, as IEEE 754 has it; NaN
-// gives NaN. For backward exp, sqrt, relu, sigmoid and tanh keep their output, neg, add and mul
-// nothing, the others their input.
+// gives NaN. For backward exp, sqrt, relu, sigmoid and tanh keep their output (relu a bit of it
+// under SavePolicy::pack), neg, add and mul nothing, the others their input.
 Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);  // f32 under autocast
 Tensor log(const Tensor& x);  // f32 under autocast
