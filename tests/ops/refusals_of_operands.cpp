@@ -12,7 +12,8 @@ std::vector<Refusal> value_refusals() {
       {"log_in_place_recorded", "log", "no_grad", on(made, {2}, [](Tensor& x) { log_(x); })},
       {"abs_in_place_recorded", "abs", "no_grad", on(made, {2}, [](Tensor& x) { abs_(x); })},
       {"silu_in_place_recorded", "silu", "no_grad", on(made, {2}, [](Tensor& x) { silu_(x); })},
-      {"pow_in_place_recorded", "pow", "input", on(made, {2}, [](Tensor& x) { pow_(x, 2); })},
+      {"pow_in_place_recorded", "pow_scalar", "input",
+       on(made, {2}, [](Tensor& x) { pow_(x, 2); })},
       {"batch_norm_eps", "batch_norm", "eps",
        [] {
          batch_norm(f32({2, 3, 4, 4}), {}, {.eps = -1});
