@@ -22,8 +22,8 @@ struct Pool2dOptions {
 // with ceil_mode the quotient is rounded up, and p is one less again if the last window would start
 // beyond the input and its left padding, at (p - 1) * stride >= h + padding (PyTorch's rule).
 // Both throw InvalidArgument for an x of another rank than 4, a kernel, stride or dilation below 1
-// (a stride of 0 means the kernel's), a padding below 0 or over half the kernel, and a window that
-// reaches beyond the padded input.
+// (a stride of 0 means the kernel's), a padding below 0 or over half of what a window reaches over
+// (dilation*(kernel-1) + 1), and a window that does not fit the padded input.
 
 // y[n,c,p,q] = max over r,s of x[n, c, p*stride - padding + r*dilation, ...]. Padding never wins;
 // of equals the first in row-major order gets the gradient; NaN wins. Keeps one byte per output for
