@@ -21,6 +21,11 @@ Tensor control_field(const Tensor& control, ControlField field) {
   return detail::alias(control, field, {}, {}, MemoryFormat::contiguous);
 }
 
+// The fields that are the same for every cohort: those before the bias corrections.
+Tensor common_fields(const Tensor& control) {
+  return detail::alias(control, 0, {kBias1}, {1}, MemoryFormat::contiguous);
+}
+
 std::vector<View> views_of(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
@@ -44,9 +49,8 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups) : groups_(std::move(gro
     CHECK_ARG(groups_[g].weight_decay >= 0, "optimizer: weight decay must not be negative, got ",
               groups_[g].weight_decay);
     for (const Tensor& parameter : groups_[g].parameters) {
-      CHECK_ARG(parameter.defined() && parameter.is_leaf() && parameter.requires_grad(),
-                "optimizer: takes leaves that require a gradient, got ",
-                describe(parameter.view()));
+      CHECK_ARG(parameter.defined() && parameter.is_leaf() && is_floating(parameter.dtype()),
+                "optimizer: takes floating leaves, got ", describe(parameter.view()));
       if (entries_.empty()) device_ = parameter.device();
       CHECK_ARG(parameter.device() == device_, "optimizer: parameters lie on ", device_, " and ",
                 parameter.device());
@@ -59,16 +63,12 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups) : groups_(std::move(gro
     }
   }
   CHECK_ARG(!entries_.empty(), "optimizer: got no parameters");
-  add_cohort();
+  cohorts_.push_back(make_cohort());
 }
 
-int Optimizer::add_cohort() {
+Optimizer::Cohort Optimizer::make_cohort() const {
   const TagScope tag(Tag::optimizer_state);
-  Cohort cohort;
-  cohort.control = zeros({kControlFields}, {DType::f32, device_});
-  cohort.applied = zeros({}, {DType::i64, device_});
-  cohorts_.push_back(std::move(cohort));
-  return static_cast<int>(cohorts_.size()) - 1;
+  return {zeros({kControlFields}, {DType::f32, device_}), zeros({}, {DType::i64, device_})};
 }
 
 void Optimizer::set_lr(double lr) {
@@ -87,8 +87,11 @@ void Optimizer::keep_half_copies(DType dtype) {
   CHECK_ARG(is_half(dtype), "keep_half_copies: takes f16 or bf16 but got ", dtype);
   const TagScope tag(Tag::cast_copy);
   for (Entry& entry : entries_) {
-    if (entry.parameter.rank() < 2 || entry.parameter.dtype() != DType::f32) continue;
-    const PathScope path(entry.parameter.storage()->path());
+    const Tensor& parameter = entry.parameter;
+    if (parameter.rank() < 2 || parameter.dtype() != DType::f32 || !parameter.requires_grad()) {
+      continue;
+    }
+    const PathScope path(parameter.storage()->path());
     const Tensor copy = empty_like(entry.parameter, dtype);
     slots::copy(entry.parameter, copy);
     entry.parameter.set_half_copy(copy);
@@ -96,11 +99,35 @@ void Optimizer::keep_half_copies(DType dtype) {
   }
 }
 
-void Optimizer::make_state() {
+// Whether a step with the present gradients counts for a cohort.
+bool Optimizer::steps_now(int cohort) const {
+  return cohort == 0 || std::any_of(entries_.begin(), entries_.end(), [cohort](const Entry& entry) {
+           return entry.cohort == cohort && entry.parameter.grad().defined();
+         });
+}
+
+// Gives state to the parameters whose first gradient this is and a cohort to these and to those
+// that stay behind theirs.
+void Optimizer::join_cohorts() {
   const TagScope tag(Tag::optimizer_state);
   const std::vector<std::string> names = state_names();
   // State and cohorts take effect together at the end: running out of memory midway changes
   // nothing.
+  std::vector<Cohort> cohorts = cohorts_;
+  std::vector<std::pair<Entry*, int>> moved;
+  for (int c = 0; c < static_cast<int>(cohorts_.size()); ++c) {
+    if (!steps_now(c)) continue;
+    int behind = -1;
+    for (Entry& entry : entries_) {
+      if (entry.cohort != c || entry.parameter.grad().defined()) continue;
+      if (behind < 0) {
+        behind = static_cast<int>(cohorts.size());
+        cohorts.push_back(make_cohort());
+        slots::copy(cohorts_[static_cast<size_t>(c)].applied, cohorts.back().applied);
+      }
+      moved.emplace_back(&entry, behind);
+    }
+  }
   std::vector<std::pair<Entry*, std::vector<Tensor>>> made;
   for (Entry& entry : entries_) {
     if (entry.cohort >= 0 || !entry.parameter.grad().defined()) continue;
@@ -113,14 +140,16 @@ void Optimizer::make_state() {
     }
     made.emplace_back(&entry, std::move(state));
   }
-  if (made.empty()) return;
   const bool first = std::all_of(entries_.begin(), entries_.end(),
                                  [](const Entry& entry) { return entry.cohort < 0; });
-  const int cohort = first ? 0 : add_cohort();
+  if (!made.empty() && !first) cohorts.push_back(make_cohort());
+  const int joined = first ? 0 : static_cast<int>(cohorts.size()) - 1;
   for (auto& [entry, state] : made) {
     entry->state = std::move(state);
-    entry->cohort = cohort;
+    entry->cohort = joined;
   }
+  for (const auto& [entry, cohort] : moved) entry->cohort = cohort;
+  cohorts_ = std::move(cohorts);
 }
 
 std::vector<Tensor> Optimizer::gradients() const {
@@ -138,6 +167,8 @@ void Optimizer::step(const StepOptions& options) {
   const PhaseScope phase(Phase::optimizer);
   const OpScope op("optimizer_step");
   CHECK_ARG(rates_.defined(), "optimizer: no learning rate was set");
+  CHECK_ARG(options.clip_norm >= 0, "optimizer: clip norm must not be negative, got ",
+            options.clip_norm);
   const std::vector<Tensor> all = gradients();
   if (all.empty()) {
     unscaled_by_ = nullptr;
@@ -148,21 +179,21 @@ void Optimizer::step(const StepOptions& options) {
   const std::vector<View> all_views = views_of(all);
   const bool divides = options.scaler && !unscaled_by_;
   if (options.scaler && !options.update_scale) options.scaler->prepare_shared_update();
-  make_state();  // the last that can run out of memory, so that a failed step leaves nothing behind
-  for (size_t c = 0; c < cohorts_.size(); ++c) {
-    const Cohort& cohort = cohorts_[c];
-    slots::prepare_step(rates_, cohort.applied,
-                        divides ? options.scaler->scale_tensor().view() : View{}, prepare_params(),
-                        cohort.control);
-    if (c > 0) {
-      // Rates follow the optimizer's own count; only bias corrections follow the cohort's.
-      slots::copy(control_field(cohorts_[0].control, kLr), control_field(cohort.control, kLr));
-    }
-    if (options.scaler) slots::check_finite(all_views, cohort.control);
-    if (c == 0 && options.scaler && !options.update_scale) {
-      options.scaler->add_found_inf(control_field(cohort.control, kFoundInf));
-    }
-    if (options.clip_norm > 0) slots::clip_norm(all_views, options.clip_norm, cohort.control);
+  join_cohorts();  // the last that can run out of memory: a failed step leaves nothing behind
+  const Tensor& control = cohorts_[0].control;
+  slots::prepare_step(rates_, cohorts_[0].applied,
+                      divides ? options.scaler->scale_tensor().view() : View{}, prepare_params(),
+                      control);
+  if (options.scaler) slots::check_finite(all_views, control);
+  if (options.scaler && !options.update_scale) {
+    options.scaler->add_found_inf(control_field(control, kFoundInf));
+  }
+  if (options.clip_norm > 0) slots::clip_norm(all_views, options.clip_norm, control);
+  for (size_t c = 1; c < cohorts_.size(); ++c) {
+    if (!steps_now(static_cast<int>(c))) continue;
+    slots::prepare_step(rates_, cohorts_[c].applied, {}, prepare_params(), cohorts_[c].control);
+    // Only the bias corrections follow the cohort's own count.
+    slots::copy(common_fields(control), common_fields(cohorts_[c].control));
   }
   const std::vector<std::string> names = state_names();
   for (size_t c = 0; c < cohorts_.size(); ++c) {
@@ -184,6 +215,7 @@ void Optimizer::step(const StepOptions& options) {
     }
   }
   for (size_t c = 0; c < cohorts_.size(); ++c) {
+    if (!steps_now(static_cast<int>(c))) continue;
     // The scaler decides once per step, with the first cohort.
     const bool scaler = c == 0 && options.scaler && options.update_scale;
     slots::finish_step(cohorts_[c].control, scaler ? options.scaler->params() : ScalerParams{},
@@ -214,7 +246,13 @@ void Optimizer::unscale(const GradScaler& scaler) {
   const Tensor inverse = div(ones({}, {DType::f32, device_}), scaler.scale_tensor());
   for (Entry& entry : entries_) {
     Tensor gradient = entry.parameter.grad();
-    if (gradient.defined()) mul_(gradient, inverse);
+    if (!gradient.defined()) continue;
+    if (is_half(gradient.dtype())) {
+      const TagScope tag(Tag::gradient);
+      entry.parameter.set_grad(mul(gradient, inverse));
+    } else {
+      mul_(gradient, inverse);
+    }
   }
   unscaled_by_ = &scaler;
 }

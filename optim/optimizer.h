@@ -13,7 +13,7 @@ namespace headroom {
 
 // Parameters that share settings.
 struct ParameterGroup {
-  std::vector<Tensor> parameters;  // leaves that require a gradient, f32, f64 or half
+  std::vector<Tensor> parameters;  // leaves, f32, f64 or half; frozen ones are left alone
   // For every optimizer, AdamW as well (where PyTorch's default is 1e-2). At least 0.
   double weight_decay = 0;
   double lr_factor = 1;  // multiplies the learning rate
@@ -43,24 +43,27 @@ struct OptimizerState {
 
 class Optimizer {
  public:
-  // A parameter given twice counts once, in its first group. Throws InvalidArgument for tensors
-  // that are no trainable leaves or lie on different devices, for no parameters at all, and for a
-  // weight decay that is negative or NaN.
+  // A parameter given twice counts once, in its first group. One that does not require a gradient
+  // may be given and set free later. Throws InvalidArgument for tensors that an op made, that are
+  // not floating or that lie on different devices, for no parameters at all, and for a weight decay
+  // that is negative or NaN.
   explicit Optimizer(std::vector<ParameterGroup> groups);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Applies the gradients. A parameter without one is left alone, decay and state included; with a
-  // scaler that finds inf or NaN the whole step is skipped: weights, state, counters. Running out
-  // of memory leaves everything as it was, so the same step may be tried again. Waits for nothing.
-  // Throws InvalidArgument if unscale() was given another scaler.
+  // Applies the gradients. A parameter without one is left alone, decay, state and its count of
+  // steps included; with a scaler that finds inf or NaN the whole step is skipped: weights, state,
+  // counters. Running out of memory leaves everything as it was, so the same step may be tried
+  // again. Waits for nothing. Throws InvalidArgument for a clip norm below 0 or NaN, and if
+  // unscale() was given another scaler.
   void step(const StepOptions& options = {});
   // Gradients become undefined (none is alive between steps).
   void zero_grad();
-  // Divides all gradients by the scaler's scale in place, for code that looks at them before
-  // step(); step() then does not divide again. The scaler must be the one that step() is given.
-  // Throws InvalidArgument the second time before a step.
+  // Divides all gradients by the scaler's scale, for code that looks at them before step(); step()
+  // then does not divide again. The scaler must be the one that step() is given. In place, but half
+  // gradients become f32: divided in f16 they would vanish again. Throws InvalidArgument the second
+  // time before a step.
   void unscale(const GradScaler& scaler);
 
   // One rate for all steps, or a table indexed by applied steps (the last entry stays in force).
@@ -104,15 +107,17 @@ class Optimizer {
   virtual void update(const Batch& batch, const ParameterGroup& group, const Tensor& control) = 0;
 
  private:
-  // Parameters whose first gradient came at the same step: Adam's bias correction and SGD's first
-  // momentum count from there, as if each parameter counted its own steps.
+  // Parameters that took the same steps: Adam's bias correction and SGD's first momentum count
+  // these, as if each parameter counted its own. Cohort 0's count is the optimizer's as well, with
+  // or without members. A member that misses a step of its cohort founds another.
   struct Cohort {
     Tensor control;  // f32 [kControlFields]
     Tensor applied;  // i64 []
   };
 
-  void make_state();
-  int add_cohort();
+  Cohort make_cohort() const;
+  void join_cohorts();
+  bool steps_now(int cohort) const;
   std::vector<Tensor> gradients() const;
 
   std::vector<ParameterGroup> groups_;

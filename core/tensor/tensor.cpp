@@ -116,12 +116,15 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& grad) {
   const TensorImpl& impl = defined_impl(*this);
+  if (!grad.defined()) {
+    if (impl.leaf) impl.leaf->grad = {};
+    return;
+  }
   CHECK_ARG(impl.leaf, "set_grad: needs a leaf that requires a gradient but got ", describe());
-  CHECK_ARG(!grad.defined() ||
-                (grad.shape() == shape() && grad.device() == device() && is_floating(grad.dtype())),
-            "set_grad: gradient ", headroom::describe(grad), " does not fit ", describe());
+  CHECK_ARG(grad.shape() == shape() && grad.device() == device() && is_floating(grad.dtype()),
+            "set_grad: gradient ", grad.describe(), " does not fit ", describe());
   // Later gradients are added to it in place, which a repeated element would feel twice.
-  impl.leaf->grad = grad.defined() ? detail::dense_in(grad, grad.format()) : Tensor();
+  impl.leaf->grad = detail::dense_in(grad, grad.format());
 }
 
 Tensor Tensor::detach() const {

@@ -11,27 +11,6 @@ namespace {
 
 using namespace testing_optim;
 
-// O45.
-TEST(Sgd, LeavesItsFirstStepUndampened) {
-  Tensor w = leaf({1});
-  SgdOptions options = sgd(0.1, 0.9);
-  options.dampening = 0.5;
-  Sgd optimizer({{.parameters = {w}}}, options);
-  for (const double wanted : {0.9, 0.76, 0.584}) {
-    step_with(optimizer, w, {1});
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
-TEST(Sgd, DecaysWithoutMomentumToo) {
-  Tensor w = leaf({2});
-  Sgd optimizer({{.parameters = {w}, .weight_decay = 0.01}}, sgd(0.1));
-  for (const double wanted : {1.948, 1.896052, 1.844155948}) {
-    step_with(optimizer, w, {0.5});
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
 TEST(Sgd, NesterovLooksAhead) {
   Tensor w = leaf({1});
   SgdOptions options = sgd(0.1, 0.9);
@@ -63,30 +42,6 @@ TEST(Sgd, RefusesSettingsOutOfRange) {
   nesterov.nesterov = true;
   EXPECT_THROW(Sgd(groups, nesterov), InvalidArgument);
   EXPECT_THROW(Sgd({{.parameters = {w}, .weight_decay = -1}}, sgd(0.1)), InvalidArgument);
-}
-
-// O46.
-TEST(Adam, DecayInTheGradientAndDecoupledDecayDiffer) {
-  for (const bool decoupled : {false, true}) {
-    Tensor w = leaf({1});
-    Adam optimizer({{.parameters = {w}, .weight_decay = 0.5}}, adam(0.1, decoupled));
-    const std::vector<double> wanted = decoupled ? std::vector<double>{0.85, 0.7075, 0.572125}
-                                                 : std::vector<double>{0.9, 0.8003208, 0.7012228};
-    for (const double value : wanted) {
-      step_with(optimizer, w, {0.1f});
-      EXPECT_NEAR(w.item(), value, 1e-6) << decoupled;
-    }
-  }
-}
-
-// O47.
-TEST(Adam, HalfParametersWithZeroGradientsStayBitForBit) {
-  Tensor w = leaf({1, -2, 0.5}, DType::f16);
-  Adam optimizer({{.parameters = {w}}}, adam(1e-3));
-  for (int i = 0; i < 3; ++i) {
-    step_with(optimizer, w, {0, 0, 0});
-    EXPECT_EQ(w.to_vector<float>(), (Floats{1, -2, 0.5}));
-  }
 }
 
 TEST(Adam, RefusesSettingsOutOfRange) {

@@ -18,31 +18,12 @@ TEST(Optimizer, RefusesWhatItCannotTrain) {
   EXPECT_THROW(Sgd({}, sgd(0.1)), InvalidArgument);
   EXPECT_THROW(Sgd({{.parameters = {}}}, sgd(0.1)), InvalidArgument);
   EXPECT_THROW(Sgd({{.parameters = {Tensor()}}}, sgd(0.1)), InvalidArgument);
-  EXPECT_THROW(Sgd({{.parameters = {ones({1})}}}, sgd(0.1)), InvalidArgument);
+  EXPECT_THROW(Sgd({{.parameters = {ones({1}, {DType::i64})}}}, sgd(0.1)), InvalidArgument);
   Tensor w = leaf({1});
   EXPECT_THROW(Sgd({{.parameters = {mul(w, 2)}}}, sgd(0.1)), InvalidArgument);
   Tensor there = ones({1}, {DType::f32, Device::meta(DeviceType::cpu)});
   there.set_requires_grad(true);
   EXPECT_THROW(Sgd({{.parameters = {w, there}}}, sgd(0.1)), InvalidArgument);
-}
-
-// O11.
-TEST(Optimizer, LeavesParametersWithoutAGradientAloneAndHonoursGroups) {
-  Tensor a = leaf({2}), b = leaf({2});
-  Sgd with_momentum({{.parameters = {a, b}, .weight_decay = 0.5}}, sgd(0.1, 0.9));
-  set_gradient(b, {0});
-  with_momentum.step({.clip_norm = 10});
-  EXPECT_EQ(a.item(), 2);
-  EXPECT_NEAR(b.item(), 1.9, 1e-6);
-  Tensor c = leaf({1}), d = leaf({1});
-  Sgd grouped({{.parameters = {c}}, {.parameters = {d}, .weight_decay = 0.5}}, sgd(0.1));
-  for (int i = 0; i < 3; ++i) {
-    set_gradient(c, {0});
-    set_gradient(d, {0});
-    grouped.step();
-  }
-  EXPECT_EQ(c.item(), 1);
-  EXPECT_NEAR(d.item(), 0.857375, 1e-6);
 }
 
 TEST(Optimizer, AGroupsRateIsAFactorOfTheCommonOne) {
@@ -153,65 +134,14 @@ TEST(Cohorts, ClippingAndOverflowAreCommon) {
   EXPECT_EQ(scaler.current_scale(), 2) << "one decision per step, not per cohort";
 }
 
-// O03.
-TEST(Accumulation, DecayAndMomentumActOncePerWindow) {
-  Tensor w = leaf({1});
-  Sgd optimizer({{.parameters = {w}, .weight_decay = 0.1}}, sgd(0.1, 0.9));
-  for (const double wanted : {0.89, 0.6821}) {
-    for (int i = 0; i < 3; ++i) backward(sum(mul(w, 1)), scalar(1.0 / 3));
-    optimizer.step();
-    optimizer.zero_grad();
-    EXPECT_NEAR(w.item(), wanted, 1e-6);
-  }
-}
-
-// O06.
-TEST(Clipping, ActsOnTheAccumulatedGradientOnce) {
-  Tensor a = leaf({0}), b = leaf({0});
-  Sgd optimizer({{.parameters = {a, b}}}, sgd(1));
-  backward(add(mul(a, 6), mul(b, 8)), full({1}, 0.5));
-  backward(add(mul(a, 0), mul(b, -8)), full({1}, 0.5));
-  optimizer.step({.clip_norm = 5});
-  EXPECT_NEAR(optimizer.last_grad_norm(), 3, 1e-6);
-  EXPECT_NEAR(a.item(), -3, 1e-5);
-  EXPECT_NEAR(b.item(), 0, 1e-6);
-}
-
-// O10.
-TEST(Clipping, SeesUnscaledGradients) {
-  Tensor a = leaf({0}), b = leaf({0});
-  GradScaler scaler({.init_scale = 4096}, Device::cpu());
-  Sgd optimizer({{.parameters = {a, b}}}, sgd(1));
-  set_gradient(a, {3 * 4096});
-  set_gradient(b, {4 * 4096});
-  optimizer.step({.scaler = &scaler, .clip_norm = 1});
-  EXPECT_NEAR(optimizer.last_grad_norm(), 5, 1e-5);
-  EXPECT_NEAR(a.item(), -0.6, 1e-5);
-  EXPECT_NEAR(b.item(), -0.8, 1e-5);
-}
-
-// O13; and clip_grad_norm() works on gradients of every rank, scalars included.
-TEST(Clipping, OfHalfGradientsDoesNotOverflow) {
-  Tensor w = leaf({0, 0, 0, 0});
-  set_gradient(w, {300, 300, 300, 300}, DType::f16);
-  EXPECT_NEAR(clip_grad_norm({w}, 1), 600, 0.01);
-  for (const float g : w.grad().to_vector<float>()) EXPECT_NEAR(g, 0.5, 1e-3);
-  Tensor scalar_one = zeros({}), image = zeros({1, 1, 2, 2});
-  for (Tensor* t : {&scalar_one, &image}) {
-    t->set_requires_grad(true);
-    t->set_grad(full(t->shape(), 3));
-  }
-  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 100), std::sqrt(45.0), 1e-5);
-  EXPECT_EQ(scalar_one.grad().item(), 3);
-  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 1), std::sqrt(45.0), 1e-5);
-  EXPECT_NEAR(scalar_one.grad().item(), 3 / std::sqrt(45.0), 1e-5);
-}
-
 TEST(Clipping, WithoutGradientsOrALimitIsHarmlessOrRefused) {
   Tensor w = leaf({1});
   EXPECT_EQ(clip_grad_norm({w}, 1), 0);
   EXPECT_THROW(clip_grad_norm({w}, 0), InvalidArgument);
   EXPECT_THROW(clip_grad_norm({w}, std::nan("")), InvalidArgument);
+  Sgd optimizer({{.parameters = {w}}}, sgd(0.1));
+  EXPECT_THROW(optimizer.step({.clip_norm = -1}), InvalidArgument);
+  EXPECT_THROW(optimizer.step({.clip_norm = std::nan("")}), InvalidArgument);
 }
 
 TEST(HalfCopies, HoldTheParameterAfterEveryStep) {
@@ -296,6 +226,83 @@ TEST(Optimizer, TagsItsState) {
   step_with(optimizer, w, Floats(1024, 1));
   // Two moments; the rates, the control fields and the count are a block each.
   EXPECT_EQ(bytes() - before, 2 * 4096 + 3 * kMinBlockBytes);
+}
+
+TEST(Optimizer, LeavesFrozenParametersAloneUntilTheyAreSetFree) {
+  Tensor trained = from_vector(Floats{1, 2}, {1, 2}), frozen = from_vector(Floats{3, 4}, {1, 2});
+  trained.set_requires_grad(true);
+  Adam optimizer({{.parameters = {frozen, trained}, .weight_decay = 0.5}}, adam(0.1));
+  optimizer.keep_half_copies(DType::f16);
+  EXPECT_FALSE(frozen.half_copy().defined());
+  const auto step = [&] {
+    optimizer.zero_grad();
+    for (Tensor* w : {&trained, &frozen}) {
+      if (w->requires_grad()) backward(sum(mul(*w, 2)));
+    }
+    optimizer.step({.clip_norm = 1});
+  };
+  step();
+  EXPECT_EQ(frozen.to_vector<float>(), (Floats{3, 4}));
+  EXPECT_NEAR(trained.to_vector<float>()[0], 0.9, 1e-6);
+  // The other way round.
+  frozen.set_requires_grad(true);
+  trained.set_requires_grad(false);
+  const Floats before = trained.to_vector<float>();
+  step();
+  EXPECT_NEAR(frozen.to_vector<float>()[0], 2.9, 1e-6);
+  EXPECT_EQ(trained.to_vector<float>(), before);
+}
+
+// Parameters that take turns, as the halves of a GAN or a branch that is skipped at times: each
+// counts the steps it took, as if it were alone.
+TEST(Cohorts, AParameterThatMissesStepsCountsOnlyItsOwn) {
+  for (const bool is_adam : {true, false}) {
+    const auto make = [&](std::vector<Tensor> parameters) -> std::unique_ptr<Optimizer> {
+      std::vector<ParameterGroup> groups = {{.parameters = std::move(parameters)}};
+      if (is_adam) return std::make_unique<Adam>(groups, adam(0.1));
+      SgdOptions options = sgd(0.1, 0.9);
+      options.dampening = 0.5;
+      return std::make_unique<Sgd>(groups, options);
+    };
+    // Which of the three parameters have a gradient, step by step.
+    const char* const pattern[] = {"110", "011", "100", "111", "001", "010", "111"};
+    std::vector<Tensor> together = {leaf({1}), leaf({1}), leaf({1})};
+    std::vector<Tensor> alone = {leaf({1}), leaf({1}), leaf({1})};
+    const auto all = make(together);
+    std::vector<std::unique_ptr<Optimizer>> each;
+    for (const Tensor& w : alone) each.push_back(make({w}));
+    float gradient = 0.3f;
+    for (const char* const step : pattern) {
+      all->zero_grad();
+      gradient += 0.1f;
+      for (size_t i = 0; i < 3; ++i) {
+        if (step[i] == '0') continue;
+        set_gradient(together[i], {gradient});
+        step_with(*each[i], alone[i], {gradient});
+      }
+      all->step();
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(together[i].item(), alone[i].item()) << is_adam << " " << step << " " << i;
+      }
+      // What is saved in between goes on in the same way.
+      const auto again = make(together);
+      again->load_state_dict(all->state_dict());
+      all->load_state_dict(again->state_dict());
+    }
+    EXPECT_EQ(all->applied_steps(), 7);
+  }
+}
+
+TEST(Clipping, WorksOnGradientsOfEveryRank) {
+  Tensor scalar_one = zeros({}), image = zeros({1, 1, 2, 2});
+  for (Tensor* t : {&scalar_one, &image}) {
+    t->set_requires_grad(true);
+    t->set_grad(full(t->shape(), 3));
+  }
+  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 100), std::sqrt(45.0), 1e-5);
+  EXPECT_EQ(scalar_one.grad().item(), 3);
+  EXPECT_NEAR(clip_grad_norm({scalar_one, image}, 1), std::sqrt(45.0), 1e-5);
+  EXPECT_NEAR(scalar_one.grad().item(), 3 / std::sqrt(45.0), 1e-5);
 }
 
 }  // namespace
