@@ -20,39 +20,42 @@ Tensor entry_of(const Tensor& ring, int64_t index) {
 void LossMeter::open(Device device) {
   const TagScope tag(Tag::other);
   ring_ = zeros({kRingSize}, {DType::f32, device});
+  begins_.resize(kRingSize);
 }
 
 void LossMeter::add(const Tensor& loss_sum, int64_t count, bool begin_window) {
-  if (begin_window) {
-    if (filled_ == kRingSize) flush();
-    slots::copy(loss_sum, entry_of(ring_, filled_++));
-    ++windows_;
-    window_count_ = 0;
-  } else {
-    const Tensor entry = entry_of(ring_, filled_ - 1);
-    slots::binary(BinaryOp::add, entry, loss_sum, entry);
-  }
+  if (filled_ == kRingSize) flush();
+  if (begin_window) window_count_ = 0;
+  begins_[static_cast<size_t>(filled_)] = begin_window;
+  slots::copy(loss_sum, entry_of(ring_, filled_++));
   window_count_ += count;
   count_ += static_cast<double>(count);
 }
 
+// Window by window, so that the sum's last digits do not depend on when it is read.
 void LossMeter::flush() {
   if (filled_ == 0) return;
   std::vector<float> values(kRingSize);
   runtime_of(ring_.device()).copy_to_host(values.data(), ring_.view().data, ring_.nbytes());
-  for (int64_t i = 0; i < filled_; ++i) sum_ += static_cast<double>(values[static_cast<size_t>(i)]);
-  window_sum_ = static_cast<double>(values[static_cast<size_t>(filled_ - 1)]);
+  for (size_t i = 0; i < static_cast<size_t>(filled_); ++i) {
+    if (begins_[i]) {
+      sum_ += open_sum_;
+      open_sum_ = window_sum_ = 0;
+    }
+    open_sum_ += static_cast<double>(values[i]);
+    window_sum_ += static_cast<double>(values[i]);
+  }
+  flushed_ += filled_;
   filled_ = 0;
 }
 
 double LossMeter::sum() {
   flush();
-  return sum_;
+  return sum_ + open_sum_;
 }
 
 double LossMeter::mean() {
-  flush();
-  return count_ > 0 ? sum_ / count_ : std::numeric_limits<double>::quiet_NaN();
+  return count_ > 0 ? sum() / count_ : std::numeric_limits<double>::quiet_NaN();
 }
 
 double LossMeter::last_window_mean() {
@@ -63,13 +66,16 @@ double LossMeter::last_window_mean() {
 void LossMeter::restore(double sum, double count) {
   flush();
   sum_ = sum;
+  open_sum_ = 0;
   count_ = count;
 }
 
 void LossMeter::restore(const Mark& mark) {
-  // A flush before the window's first loss took in finished windows only.
-  filled_ -= windows_ - mark.windows;
-  windows_ = mark.windows;
+  if (flushed_ > mark.entries) {  // the ring was full in the middle of the window
+    open_sum_ = window_sum_ = 0;
+    flushed_ = mark.entries;
+  }
+  filled_ = mark.entries - flushed_;
   window_count_ = mark.window_count;
   count_ = mark.count;
 }

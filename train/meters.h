@@ -12,12 +12,12 @@
 
 namespace headroom {
 
-// Sums of losses. Windows go into a ring on the device that is read when someone asks or it is
-// full; the total is kept on the host in double, so that long averages stay exact.
+// Sums of losses. Those of micro-batches go into a ring on the device that is read when someone
+// asks or it is full; they are added up on the host in double, so that long averages stay exact.
 class LossMeter {
  public:
   void open(Device device);
-  // Adds the summed loss (f32 [] on the device) of `count` samples; begin_window opens a new entry.
+  // Adds the summed loss (f32 [] on the device) of `count` samples, to the window or to a new one.
   void add(const Tensor& loss_sum, int64_t count, bool begin_window);
 
   // These wait for the device.
@@ -27,22 +27,24 @@ class LossMeter {
   double count() { return count_; }
   void restore(double sum, double count);
 
-  // Before a window, and back to there if the window is given up: no loss was read in between.
+  // Before a window, and back to there if the window is given up.
   struct Mark {
-    int64_t windows = 0, window_count = 0;
+    int64_t entries = 0, window_count = 0;
     double count = 0;
   };
-  Mark mark() const { return {windows_, window_count_, count_}; }
+  Mark mark() const { return {flushed_ + filled_, window_count_, count_}; }
   void restore(const Mark& mark);
 
  private:
   void flush();
 
   Tensor ring_;
-  int64_t windows_ = 0;       // begun
-  int64_t filled_ = 0;        // of them, since the last flush
-  int64_t window_count_ = 0;  // samples of the last entry
-  double window_sum_ = 0;     // of the last entry, if it was flushed
+  std::vector<bool> begins_;  // per entry of the ring: whether a window begins with it
+  int64_t filled_ = 0;        // entries of the ring since the last flush
+  int64_t flushed_ = 0;       // entries before them
+  int64_t window_count_ = 0;  // samples of the last window
+  double window_sum_ = 0;     // of its entries that were flushed
+  double open_sum_ = 0;       // the same, until it joins sum_ when the next window begins
   double sum_ = 0, count_ = 0;
 };
 
