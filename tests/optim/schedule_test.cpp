@@ -7,9 +7,7 @@
 #include <cmath>
 #include <functional>
 
-#include "core/autograd/autograd.h"
-#include "core/ops/ops.h"
-#include "optim/optimizer.h"
+#include "core/base/error.h"
 
 namespace headroom {
 namespace {
@@ -23,24 +21,6 @@ ScheduleOptions of(ScheduleKind kind, double lr, int64_t total, int64_t warmup =
   out.total_steps = total;
   out.warmup_steps = warmup;
   return out;
-}
-
-// O04.
-TEST(Schedule, WarmUpCountsOptimizerStepsAndWastesNone) {
-  const Floats rates = make_schedule(of(ScheduleKind::constant, 0.4, 4, 4));
-  ASSERT_EQ(rates.size(), 4u);
-  for (int k = 0; k < 4; ++k) EXPECT_FLOAT_EQ(rates[static_cast<size_t>(k)], 0.1f * (k + 1));
-  Tensor w = zeros({1});
-  w.set_requires_grad(true);
-  Sgd optimizer({{.parameters = {w}}}, {});
-  optimizer.set_schedule(rates);
-  for (int micro_batch = 0; micro_batch < 12; ++micro_batch) {
-    backward(w, full({1}, 1.0 / 3));
-    if (micro_batch % 3 != 2) continue;
-    optimizer.step();
-    optimizer.zero_grad();
-  }
-  EXPECT_NEAR(w.item(), -1, 1e-6);
 }
 
 TEST(Schedule, ConstantStaysAfterTheWarmUp) {
