@@ -215,9 +215,12 @@ void cross_entropy_backward(const View& logits, const View& labels, const View&,
         CHECK(label >= 0 && label < columns, "cross_entropy_backward: label ", label, " in row ",
               row);
         const C* z = load_row(logits, row, buffer);
-        const C inverse = static_cast<C>(1.0 / row_exponents(z, columns, out).sum);
+        const double sum = row_exponents(z, columns, out).sum;
+        // p - 1 from the sum in f64: near 1 an f32 p has lost what the gradient consists of.
+        const double of_label = (static_cast<double>(out[label]) - sum) / sum;
+        const C inverse = static_cast<C>(1.0 / sum);
         for (int64_t i = 0; i < columns; ++i) out[i] = out[i] * inverse - uniform;
-        out[label] -= static_cast<C>(1 - params.label_smoothing);
+        out[label] = static_cast<C>(of_label + params.label_smoothing) - uniform;
         for (int64_t i = 0; i < columns; ++i) out[i] *= static_cast<C>(factor);
       }
       store_row(out, dlogits, row);

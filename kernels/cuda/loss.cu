@@ -26,12 +26,12 @@ struct RowGroup {
   __device__ static int lane() { return threadIdx.x % kGroup; }
 
   // Every thread of the group receives the result, in a fixed order of combination.
-  template <class Op>
-  __device__ static float reduce(float value, Op op) {
+  template <class V, class Op>
+  __device__ static V reduce(V value, Op op) {
     if constexpr (kGroup == 32) {
       return warp_reduce(value, op);
     } else {
-      __shared__ float slots[kThreads / 32];
+      __shared__ V slots[kThreads / 32];
       __syncthreads();  // the slots may still be read from an earlier call
       return block_reduce<kThreads>(value, op, slots);
     }
@@ -59,11 +59,13 @@ __device__ float row_max(const T* x, int64_t columns) {
   return RowGroup<kGroup>::reduce(largest, MaxOp{});
 }
 
+// In f64: where one class stands out the sum is 1 and a little, and the loss and the label's
+// gradient consist of that little.
 template <int kGroup, class T>
-__device__ float row_exp_sum(const T* x, int64_t columns, float shift) {
-  float sum = 0.0f;
+__device__ double row_exp_sum(const T* x, int64_t columns, float shift) {
+  double sum = 0.0;
   for (int64_t j = RowGroup<kGroup>::lane(); j < columns; j += kGroup) {
-    sum += expf(to_float(x[j]) - shift);
+    sum += static_cast<double>(expf(to_float(x[j]) - shift));
   }
   return RowGroup<kGroup>::reduce(sum, AddOp{});
 }
@@ -77,8 +79,9 @@ __device__ void softmax_row(const T* x, T* y, int64_t rows, int64_t columns) {
   x += row * columns;
   y += row * columns;
   const float shift = row_max<kGroup>(x, columns);
-  const float sum = row_exp_sum<kGroup>(x, columns, shift);
-  const float log_sum = logf(sum);
+  const double exp_sum = row_exp_sum<kGroup>(x, columns, shift);
+  const auto sum = static_cast<float>(exp_sum);
+  const float log_sum = kLog ? static_cast<float>(log(exp_sum)) : 0.0f;
   for (int64_t j = RowGroup<kGroup>::lane(); j < columns; j += kGroup) {
     const float shifted = to_float(x[j]) - shift;
     y[j] = from_float<T>(kLog ? shifted - log_sum : expf(shifted) / sum);
@@ -196,17 +199,18 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t columns = labels.classes;
   const T* z = logits + row * columns;
   const float shift = row_max<kGroup>(z, columns);
-  float exp_sum = 0.0f, sum = 0.0f;
+  double exp_sum = 0.0;
+  float sum = 0.0f;
   for (int64_t j = RowGroup<kGroup>::lane(); j < columns; j += kGroup) {
     const float shifted = to_float(z[j]) - shift;
-    exp_sum += expf(shifted);
+    exp_sum += static_cast<double>(expf(shifted));  // f64: see row_exp_sum
     sum += shifted;
   }
   exp_sum = RowGroup<kGroup>::reduce(exp_sum, AddOp{});
   if (smoothing > 0.0f) sum = RowGroup<kGroup>::reduce(sum, AddOp{});
   if (RowGroup<kGroup>::lane() != 0) return;
   // Relative to the row's maximum, so that large logits do not cancel.
-  const float log_sum = logf(exp_sum);
+  const auto log_sum = static_cast<float>(log(exp_sum));
   lse[row] = shift + log_sum;
   float loss = 0.0f;
   if (labels.counts(row)) {
@@ -283,12 +287,16 @@ __global__ void __launch_bounds__(kThreads)
   const float factor = mean ? *dloss / *counted : *dloss;
   const float spread = smoothing / static_cast<float>(columns);
   const float shift = row_max<kGroup>(z, columns);
-  const float exp_sum = row_exp_sum<kGroup>(z, columns, shift);
+  const double exp_sum = row_exp_sum<kGroup>(z, columns, shift);
+  const auto sum = static_cast<float>(exp_sum);
   const int64_t label = labels.label[row];
   for (int64_t j = RowGroup<kGroup>::lane(); j < columns; j += kGroup) {
-    const float target = spread + (j == label ? 1.0f - smoothing : 0.0f);
-    const float gradient = factor * (expf(to_float(z[j]) - shift) / exp_sum - target);
-    dz[j] = from_float<T>(counts ? gradient : 0.0f);
+    const float term = expf(to_float(z[j]) - shift);
+    // p, for the label p - (1 - smoothing).
+    const float pull =
+        j == label ? static_cast<float>((static_cast<double>(term) - exp_sum) / exp_sum) + smoothing
+                   : term / sum;
+    dz[j] = from_float<T>(counts ? factor * (pull - spread) : 0.0f);
   }
 }
 
