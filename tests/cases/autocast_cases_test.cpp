@@ -1,5 +1,6 @@
 // O14 to O17: autocast regions, and reductions whose values leave the range or the digits of their
 // type.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -60,8 +61,30 @@ TEST_P(AutocastCases, O14_ConvolutionsInBothLayoutsAndSeveralPassesToo) {
   }
 }
 
+// A checkpointed block runs its first forward without a graph by itself, and its second after the
+// region was left.
+TEST_P(AutocastCases, O14_CheckpointedBlocksAfterAValidationToo) {
+  Tensor w = leaf({2}, {1, 1}), x = leaf({3}, {1, 1});
+  const auto block = [&](const Tensor& in) { return relu(linear(in, w)); };
+  Tensor loss;
+  {
+    const Autocast region(DType::f16);
+    {
+      const NoGrad no_grad;
+      EXPECT_EQ(block(x).item(), 6);
+    }
+    const Tensor y = add(checkpoint(block, x), block(x));
+    EXPECT_EQ(y.dtype(), DType::f16);
+    loss = sum(y);
+  }
+  backward(loss);
+  expect_values(w.grad(), {6});
+  expect_values(x.grad(), {4});
+}
+
 TEST_P(AutocastCases, O15_TheWeightCacheIsBoundedAndReleased) {
-  for (const Device place : {device(), Device::meta(device().type)}) {
+  for (const Device place :
+       {device(), Device::meta(DeviceType::cpu), Device::meta(DeviceType::cuda)}) {
     for (const bool wants_grad : {true, false}) {
       Tensor w = full({1024, 1024}, 0.01, {DType::f32, place});
       Tensor b = zeros({1024}, {DType::f32, place});
@@ -108,6 +131,7 @@ TEST_P(AutocastCases, O16_SumAndMeanOfManyHalves) {
           expect_values(mean(image, {.axes = {2, 3}}), Values(6, 1), 1e-7);
           expect_values(sum(image, {.axes = {2, 3}}), Values(6, number), 1e-7);
           expect_values(global_avg_pool2d(image), Values(6, 1), 1e-7);
+          expect_values(avg_pool2d(image, {.kernel = {10, count / 10}}), Values(6, 1), 1e-7);
         }
       }
       // Outside, a sum has its input's type, as documented: 65,520 is where f16 rounds to infinity.
@@ -118,6 +142,22 @@ TEST_P(AutocastCases, O16_SumAndMeanOfManyHalves) {
         EXPECT_NEAR(sum(x).item(), number, number * 0x1p-8);
       }
     }
+  }
+}
+
+// A bias's gradient is the sum over all positions.
+TEST_P(AutocastCases, O16_BiasGradientsOfManyPositions) {
+  for (const MemoryFormat format : testing_kernels::kFormats) {
+    Tensor w = leaf(Values(4, 0), {4, 1, 1, 1}, DType::f32, format), b = leaf(Values(4, 0), {4});
+    const Tensor x = zeros({1, 1, 100, 700}, {DType::f32, device(), format});
+    Tensor loss;
+    {
+      const Autocast region(DType::f16);
+      loss = sum(conv2d(x, w, b));
+    }
+    backward(loss);
+    expect_values(b.grad(), Values(4, 70'000), 1e-7);
+    expect_values(w.grad(), Values(4, 0));
   }
 }
 
@@ -146,6 +186,8 @@ TEST_P(AutocastCases, O17_CrossEntropyIsInvariantToACommonOffset) {
        {{{1e8, 1e8}, 1, M_LN2, 0.5},
         {{1000002, 999999}, 0, near, -pull},
         {{-1000002, -999999}, 1, near, pull},
+        // Nearly sure: the loss is what the sum of exponentials has beyond 1.
+        {{1000010, 1000000}, 0, std::log1p(std::exp(-10.0)), -1 / (1 + std::exp(10.0))},
         {{3e38, 3e38}, 1, M_LN2, 0.5}}},
       {DType::f16, {{{60000, 60000}, 1, M_LN2, 0.5}, {{1003, 1000}, 0, near, -pull}}},
       {DType::bf16, {{{1e8, 1e8}, 1, M_LN2, 0.5}, {{131, 128}, 0, near, -pull}}},
@@ -165,8 +207,8 @@ TEST_P(AutocastCases, O17_CrossEntropyIsInvariantToACommonOffset) {
         const double of_label = (1 - std::abs(it.gradient)) - target;
         const double first = it.label == 0 ? of_label : -of_label;
         expect_values(loss, {it.loss + distance}, 1e-6);
-        // p - 1 is what is left of a p near 1, with the absolute error of f32 there.
-        const double digits = dtype == DType::bf16 ? 0x1p-8 : is_half(dtype) ? 1e-3 : 2e-6;
+        // The gradient is rounded to the logits' type.
+        const double digits = std::max(1e-6, 2 * testing_kernels::unit_of(dtype));
         expect_values(z.grad(), {first, -first}, digits);
         if (smoothing == 0) expect_values(z.grad(), {it.gradient, -it.gradient}, digits);
       }
