@@ -6,6 +6,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
+#include "optim/optimizer.h"
 #include "tests/cases/case_test.h"
 
 namespace headroom::cases {
@@ -61,6 +62,28 @@ TEST_P(AutocastCases, O14_ConvolutionsInBothLayoutsAndSeveralPassesToo) {
   }
 }
 
+TEST_P(AutocastCases, O14_WithAnOptimizersHalfCopiesToo) {
+  Tensor w = leaf({2}, {1, 1});
+  const Tensor x = tensor({3}, {1, 1});
+  Sgd optimizer({{.parameters = {w}}}, {.lr = 1});
+  optimizer.keep_half_copies(DType::f16);
+  for (const double expected : {2.0, -1.0, -4.0}) {
+    Tensor loss;
+    {
+      const Autocast region(DType::f16);
+      {
+        const NoGrad no_grad;
+        EXPECT_EQ(linear(x, w).item(), 3 * expected);
+      }
+      loss = sum(linear(x, w));
+    }
+    backward(loss);
+    expect_values(w.grad(), {3});
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
 // A checkpointed block runs its first forward without a graph by itself, and its second after the
 // region was left.
 TEST_P(AutocastCases, O14_CheckpointedBlocksAfterAValidationToo) {
@@ -111,6 +134,31 @@ TEST_P(AutocastCases, O15_TheWeightCacheIsBoundedAndReleased) {
       }
       EXPECT_EQ(memory_allocated(place), before) << place;
     }
+  }
+}
+
+// The same with a graph: it keeps how to make the copy, not the copy.
+TEST_P(AutocastCases, O15_ForwardsWithAGraphToo) {
+  for (const Device place :
+       {device(), Device::meta(DeviceType::cpu), Device::meta(DeviceType::cuda)}) {
+    Tensor w = full({256, 256}, 0.01, {DType::f32, place});
+    w.set_requires_grad(true);
+    const Tensor x = ones({1, 256}, {DType::f32, place});
+    const int64_t before = memory_allocated(place);
+    std::vector<Tensor> kept;
+    {
+      const Autocast region(DType::f16);
+      linear(x, w);
+      const int64_t after_first = memory_allocated(place);
+      for (int i = 1; i < 50; ++i) linear(x, w);
+      EXPECT_EQ(memory_allocated(place), after_first) << place;
+      EXPECT_LE(after_first - before, 2 * 256 * 256) << place;
+      for (int i = 0; i < 2; ++i) kept.push_back(linear(x, w));
+    }
+    // What is left are two outputs of 512 bytes and the half inputs that their graphs hold.
+    EXPECT_LE(memory_allocated(place) - before, 4 * kMinBlockBytes) << place;
+    kept.clear();
+    EXPECT_EQ(memory_allocated(place), before) << place;
   }
 }
 

@@ -49,6 +49,17 @@ TEST_P(OptimizerCases, O45_SgdDetails) {
   }
 }
 
+// The undampened step is the first that was applied.
+TEST_P(OptimizerCases, O45_ASkippedStepIsNotTheFirst) {
+  Tensor w = leaf({1}, {1});
+  Sgd optimizer(group_of(w), {.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+  GradScaler scaler({.init_scale = 8}, device());
+  w.set_grad(tensor({INFINITY}, {1}));
+  optimizer.step({.scaler = &scaler});
+  EXPECT_EQ(w.item(), 1);
+  expect_trace(optimizer, w, 1, {0.9, 0.76, 0.584});
+}
+
 TEST_P(OptimizerCases, O46_AdamWithL2AgainstAdamWAndTheOrderOfDecay) {
   for (const DType dtype : dtypes()) {
     for (const bool decoupled : {true, false}) {
