@@ -122,6 +122,15 @@ TEST_P(TrainingCases, O04_WarmUpCountsOptimizerStepsAndDoesNotWasteStepOne) {
   large.batch = 24;
   large.accum = 1;
   expect_same_training(small, large, {24, 24, 24, 24});
+  struct Rates : Recorder {
+    std::vector<double> rates;
+    void on_step(const StepInfo& step) override { rates.push_back(step.read_lr()); }
+  } watch;
+  Trainer(small).run(watch);
+  ASSERT_EQ(watch.rates.size(), 4u);
+  for (size_t k = 0; k < 4; ++k) {
+    EXPECT_FLOAT_EQ(static_cast<float>(watch.rates[k]), 0.01f * static_cast<float>(k + 1));
+  }
 
   // The first step, at a quarter of the rate.
   TrainConfig constant = small;
