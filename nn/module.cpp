@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/autograd/node.h"
+#include "core/base/count.h"
 #include "core/ops/elementwise.h"
 
 namespace headroom {
@@ -149,8 +150,14 @@ void Module::load_state_dict(const std::vector<NamedTensor>& state) {
       }
     }
     for (const auto& [name, counter] : module.counters_) {
-      const Tensor value = find(join(prefix, name), {});
-      counts.emplace_back(counter, value.to_vector<int64_t>()[0]);
+      const std::string path = join(prefix, name);
+      const Tensor given_count = find(path, {});
+      CHECK_ARG(!is_floating(given_count.dtype()), "load_state_dict: '", path, "' is ",
+                given_count.dtype(), " but a count is an integer");
+      const int64_t count = given_count.to_vector<int64_t>()[0];
+      CHECK_ARG(count >= 0 && count <= kMaxRestoredCount, "load_state_dict: '", path, "' is ",
+                count, ", needed is 0 .. ", kMaxRestoredCount);
+      counts.emplace_back(counter, count);
     }
   });
   for (const auto& [name, tensor] : given) {

@@ -44,8 +44,8 @@ class Module {
   // Parameters, buffers and counters (as i64 scalars on the CPU), by name. The tensors share
   // storage with the module.
   std::vector<NamedTensor> state_dict() const;
-  // Copies values in, from any device, dtype or memory format. Throws InvalidArgument naming what
-  // is missing, unknown or of another shape, before anything is written.
+  // Copies values in, from any device, dtype (of counters: integers) or memory format. Throws
+  // InvalidArgument naming what is missing, unknown, misshapen or no count, before it writes.
   void load_state_dict(const std::vector<NamedTensor>& state);
 
   // Charges parameters and buffers to their modules' paths, as reports of memory show them. The

@@ -2,6 +2,7 @@
 #include "optim/grad_scaler.h"
 
 #include "core/autograd/node.h"
+#include "core/base/count.h"
 #include "core/ops/contract.h"
 #include "core/ops/elementwise.h"
 
@@ -36,7 +37,8 @@ int64_t GradScaler::growth_tracker() const { return tracker_.to_vector<int64_t>(
 void GradScaler::set_state(double scale, int64_t growth_tracker) {
   CHECK_ARG(scale >= params_.min_scale && scale <= params_.max_scale,
             "loss scaler: scale must lie in [2^-24, 2^40], got ", scale);
-  CHECK_ARG(growth_tracker >= 0, "loss scaler: growth tracker must not be negative, got ",
+  CHECK_ARG(growth_tracker >= 0 && growth_tracker <= kMaxRestoredCount,
+            "loss scaler: growth tracker must lie in 0 .. ", kMaxRestoredCount, ", got ",
             growth_tracker);
   fill_(scale_, scale);
   fill_(tracker_, static_cast<double>(growth_tracker));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/autograd/node.h"
+#include "core/base/count.h"
 #include "core/ops/contract.h"
 #include "core/ops/elementwise.h"
 
@@ -296,12 +297,22 @@ void Optimizer::load_state_dict(const std::vector<OptimizerState>& state) {
     used.insert(name);
     return found->second;
   };
+  // Kernels read counts as they are stored, and as places in tables.
+  auto find_count = [&](const std::string& name, int64_t most) {
+    const Tensor count = find(name, {});
+    CHECK_ARG(count.dtype() == DType::i64, "optimizer state: '", name, "' is ", count.dtype(),
+              " but needs i64");
+    const int64_t value = count.to_vector<int64_t>()[0];
+    CHECK_ARG(value >= 0 && value <= most, "optimizer state: '", name, "' is ", value,
+              ", needed is 0 .. ", most);
+    return count;
+  };
   const std::vector<std::string> names = state_names();
   const TagScope tag(Tag::optimizer_state);
   std::vector<Entry> entries = entries_;
   std::vector<Cohort> cohorts;
   for (int c = 0; given.count("applied_steps." + std::to_string(c)); ++c) {
-    const Tensor applied = find("applied_steps." + std::to_string(c), {});
+    const Tensor applied = find_count("applied_steps." + std::to_string(c), kMaxRestoredCount);
     Cohort cohort;
     cohort.control = zeros({kControlFields}, {DType::f32, device_});
     cohort.applied = clone(to_device(applied, device_));
@@ -313,9 +324,8 @@ void Optimizer::load_state_dict(const std::vector<OptimizerState>& state) {
     entry.state.clear();
     entry.cohort = -1;
     if (!given.count(prefix + "cohort")) continue;
-    entry.cohort = static_cast<int>(find(prefix + "cohort", {}).item());
-    CHECK_ARG(entry.cohort >= 0 && entry.cohort < static_cast<int>(cohorts.size()),
-              "optimizer state: '", prefix, "cohort' is ", entry.cohort, " of ", cohorts.size());
+    const auto last = static_cast<int64_t>(cohorts.size()) - 1;
+    entry.cohort = static_cast<int>(find_count(prefix + "cohort", last).item());
     for (const std::string& name : names) {
       const Tensor value = find(prefix + name, entry.parameter.shape());
       TensorOptions options = entry.parameter.options();

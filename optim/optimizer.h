@@ -82,7 +82,7 @@ class Optimizer {
   bool last_step_skipped() const;
 
   // All state by name; tensors share storage with the optimizer. load throws InvalidArgument for
-  // missing, unknown or misshapen entries before anything is written.
+  // missing, unknown or misshapen entries and counts that are no i64 >= 0, before it writes.
   std::vector<OptimizerState> state_dict() const;
   void load_state_dict(const std::vector<OptimizerState>& state);
 

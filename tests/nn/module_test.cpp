@@ -1,6 +1,8 @@
 // The module tree: names, modes, state, memory paths.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
 
 #include "core/autograd/autograd.h"
@@ -176,6 +178,27 @@ TEST(StateDict, RefusesWhatDoesNotFitBeforeWritingAnything) {
   state.back().tensor = ones({4});
   expect_refused(state, "has shape [4] but the model needs [3]");
   expect_refused({}, "missing");
+}
+
+TEST(StateDict, RefusesCountersThatAreNoCounts) {
+  const auto net = small_net();
+  const auto refusal_with = [&](const Tensor& counter) {
+    auto state = net->state_dict();
+    for (NamedTensor& entry : state) {
+      if (entry.name == "features.1.num_batches_tracked") entry.tensor = counter;
+    }
+    return message_of([&] { net->load_state_dict(state); });
+  };
+  const auto count = [](int64_t value) {
+    return from_vector(std::vector<int64_t>{value}, {}, {DType::i64});
+  };
+  EXPECT_EQ(refusal_with(count(3)), "nothing was thrown");
+  EXPECT_EQ(refusal_with(from_vector(std::vector<uint8_t>{3}, {}, {DType::u8})),
+            "nothing was thrown");
+  const std::string name = "load_state_dict: 'features.1.num_batches_tracked' is ";
+  EXPECT_EQ(refusal_with(scalar(NAN)), name + "f32 but a count is an integer");
+  EXPECT_EQ(refusal_with(count(-1)).find(name + "-1, needed is 0 .. "), 0u);
+  EXPECT_EQ(refusal_with(count(INT64_MAX)).find(name + "9223372036854775807"), 0u);
 }
 
 TEST(StateDict, CountersAreExactBeyondWhatAnF32Counts) {

@@ -105,6 +105,8 @@ TEST(GradScaler, RefusesSettingsOutOfRange) {
   EXPECT_THROW(GradScaler({.growth_interval = 0}, cpu), InvalidArgument);
   GradScaler scaler({}, cpu);
   EXPECT_THROW(scaler.set_state(1024, -1), InvalidArgument);
+  EXPECT_THROW(scaler.set_state(1024, INT64_MAX), InvalidArgument);
+  EXPECT_THROW(scaler.set_state(std::nan(""), 0), InvalidArgument);
   EXPECT_EQ(scaler.current_scale(), 65536);
 }
 

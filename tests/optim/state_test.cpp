@@ -135,8 +135,17 @@ TEST(OptimizerState, RefusesWhatDoesNotFitBeforeAnythingChanges) {
   expect_refused(state, "unknown entry '1.first_moment'");
   expect_refused(edited("0.first_moment", zeros({3})), "has shape [3] but needs [2]");
   expect_refused(edited("0.cohort", from_vector(std::vector<int64_t>{7}, {}, {DType::i64})),
-                 "'0.cohort' is 7 of 1");
+                 "'0.cohort' is 7, needed is 0 .. 0");
   expect_refused({}, "applied_steps.0");
+  // Kernels read counts as they lie, and take them for places in the table of rates.
+  const auto count = [](int64_t value) {
+    return from_vector(std::vector<int64_t>{value}, {}, {DType::i64});
+  };
+  expect_refused(edited("applied_steps.0", scalar(1)), "'applied_steps.0' is f32 but needs i64");
+  expect_refused(edited("applied_steps.0", count(-5)), "'applied_steps.0' is -5");
+  expect_refused(edited("applied_steps.0", count(INT64_MAX)), "'applied_steps.0' is 9223372036854");
+  expect_refused(edited("0.cohort", scalar(1e300, {DType::f64})), "'0.cohort' is f64");
+  expect_refused(edited("0.cohort", count(-1)), "'0.cohort' is -1");
   optimizer->load_state_dict(good);
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/base/count.h"
 #include "core/base/error.h"
 #include "core/base/philox.h"
 
@@ -118,7 +119,8 @@ std::vector<MicroBatch> Sampler::next_window() {
 }
 
 void Sampler::restore(const SamplerState& state) {
-  CHECK_ARG(state.epoch >= 0 && state.position >= 0 && state.position <= size_,
+  CHECK_ARG(state.epoch >= 0 && state.epoch <= kMaxRestoredCount && state.position >= 0 &&
+                state.position <= size_,
             "sampler: cannot resume at image ", state.position, " of epoch ", state.epoch, " of ",
             size_, " images");
   state_ = state;

@@ -59,8 +59,8 @@ class Sampler {
   std::vector<MicroBatch> next_window();
 
   const SamplerState& state() const { return state_; }
-  // Throws InvalidArgument unless epoch >= 0 and 0 <= position <= size. `batch` and `accum` may
-  // differ from those the state was saved with.
+  // Throws InvalidArgument unless 0 <= epoch <= 2^62 and 0 <= position <= size. `batch` and
+  // `accum` may differ from those the state was saved with.
   void restore(const SamplerState& state);
 
  private:

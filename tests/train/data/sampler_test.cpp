@@ -171,6 +171,7 @@ TEST(Sampler, RefusesAStateThatIsNotOfThisSet) {
   EXPECT_THROW(sampler.restore({-1, 0}), InvalidArgument);
   EXPECT_THROW(sampler.restore({0, -1}), InvalidArgument);
   EXPECT_THROW(sampler.restore({0, 21}), InvalidArgument);
+  EXPECT_THROW(sampler.restore({INT64_MAX, 20}), InvalidArgument);  // the next one has no number
   sampler.restore({4, 20});
   EXPECT_EQ(sampler.state(), (SamplerState{5, 0}));
 }
