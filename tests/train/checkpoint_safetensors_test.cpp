@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include <nlohmann/json.hpp>
 
@@ -88,15 +89,21 @@ std::vector<Bad> bad_files() {
     return file_of("{\"a\":" + first + ",\"b\":" + second + "}", std::string(bytes, '\0'));
   };
   const std::string nested(100'000, '[');
+  const std::string closed = nested + std::string(nested.size(), ']');
   return {
       {"nothing", "", "0 bytes"},
       {"half a length", "\x01\x02", "2 bytes"},
       {"header longer than the file", file_of(a4, zeros4, 1000), "claims 1000 bytes"},
       {"a header of a terabyte", file_of(a4, zeros4, int64_t{1} << 40), "1099511627776"},
+      {"a header of 2^60 bytes", file_of(a4, zeros4, int64_t{1} << 60), "1152921504606846976"},
       {"a header of 2^63 bytes", std::string(7, '\xff') + "\x7f" + a4, "claims"},
       {"no JSON", file_of("not json", ""), "not a JSON object"},
       {"JSON, but a list", file_of("[1,2]", ""), "not a JSON object"},
       {"deep nesting", file_of("{\"a\":" + nested, ""), "not a JSON object"},
+      {"a dtype that is a deep list", one("{\"dtype\":" + closed + "}"), "a list"},
+      {"an extent that is a deep list", one(entry("F32", "[" + closed + "]", "[0,4]")), "a list"},
+      {"an object within an entry", one("{\"dtype\":{}}"), "an object stands at depth 2"},
+      {"a list where an entry is due", one("[1]"), "a list stands at depth 1"},
       {"bytes that are no UTF-8", file_of("{\"\xff\xfe\":1}", ""), "not a JSON object"},
       {"truncated data", file_of(a4, "\0\0"), "lie outside"},
       {"data left over", file_of(a4, zeros8), "cover 4"},
@@ -111,6 +118,8 @@ std::vector<Bad> bad_files() {
       {"seven axes", one(entry("F32", "[1,1,1,1,1,1,1]", "[0,4]")), "at most 6"},
       {"extents whose product overflows",
        one(entry("F32", "[4294967296,4294967296,4294967296]", "[0,4]")), "2^60"},
+      {"a product that overflows before its 0",
+       one(entry("F32", "[1152921504606846976,16,0]", "[0,0]")), "2^60"},
       {"a terabyte of data", one(entry("F32", "[274877906944]", "[0,1099511627776]")),
        "lie outside"},
       {"a shape larger than its bytes", one(entry("F32", "[2]", "[0,4]")), "needs 8"},
@@ -149,6 +158,31 @@ TEST(Safetensors, RefusesWhatIsNoWholeFileByNameAndWithoutMemory) {
     allocator.set_failure_hook({});
     EXPECT_EQ(requests, 0) << "asked for memory before it knew better: " << bad.what;
   }
+}
+
+TEST(Safetensors, AHeaderOfVeryManyNamesIsReadInTimeThatGrowsWithIt) {
+  std::string fields;
+  constexpr int kFields = 300'000;
+  for (int i = 0; i < kFields; ++i) {
+    fields += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"\"";
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const SafetensorsFile read =
+      parse_safetensors(file_of("{\"__metadata__\":{" + fields + "}}", ""), "file");
+  EXPECT_EQ(read.metadata.size(), size_t{kFields});
+  // Takes a second, or minutes where every name is compared with every other.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
+}
+
+TEST(Safetensors, GivesTensorsInTheOrderOfTheirBytes) {
+  const SafetensorsFile read =
+      parse_safetensors(file_of("{\"a\":" + entry("U8", "[1]", "[2,3]") +
+                                    ",\"b\":" + entry("U8", "[2]", "[0,2]") + "}",
+                                "xyz"),
+                        "file");
+  ASSERT_EQ(read.tensors.size(), 2u);
+  EXPECT_EQ(read.tensors[0].name, "b");
+  EXPECT_EQ(read.tensors[1].tensor.item(), 'z');
 }
 
 TEST(Safetensors, EveryTruncationOfAFileIsRefused) {

@@ -14,7 +14,9 @@
 namespace headroom {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;  // as written: entries in the order of their bytes
+// As read: its objects are searched in logarithmic time, those of the other one by one.
+using Json = nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kAlignment = 8;
@@ -89,11 +91,27 @@ Range parse_entry(const std::string& file, const std::string& name, const Json& 
   return out;
 }
 
+// The header is an object of objects whose lists hold no lists. Whatever else nests is refused
+// while it is read: a JSON value takes up to a hundred times the bytes of a bracket.
+Json parse_header(const std::string& file, const char* text, uint64_t length) {
+  const auto refuse_nesting = [&](int depth, Json::parse_event_t event, const Json&) {
+    using Event = Json::parse_event_t;
+    const bool misplaced =
+        (event == Event::object_start && depth > 1) || (event == Event::array_start && depth != 2);
+    CHECK_ARG(!misplaced, file, ": the safetensors header is not a JSON object of entries: ",
+              event == Event::array_start ? "a list" : "an object", " stands at depth ", depth);
+    return true;
+  };
+  Json header = Json::parse(text, text + length, refuse_nesting, false);
+  CHECK_ARG(header.is_object(), file, ": the safetensors header is not a JSON object");
+  return header;
+}
+
 }  // namespace
 
 std::string to_safetensors(const std::vector<NamedTensor>& tensors,
                            const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
+  OrderedJson header = OrderedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   std::set<std::string> names;
@@ -136,10 +154,7 @@ SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& n
   CHECK_ARG(length <= kMaxHeaderBytes && length <= bytes.size() - kLengthBytes, name,
             ": not a whole safetensors file: its header claims ", length, " bytes, ",
             bytes.size() - kLengthBytes, " follow");
-  const Json header =
-      Json::parse(bytes.begin() + kLengthBytes,
-                  bytes.begin() + kLengthBytes + static_cast<int64_t>(length), nullptr, false);
-  CHECK_ARG(header.is_object(), name, ": the safetensors header is not a JSON object");
+  const Json header = parse_header(name, bytes.data() + kLengthBytes, length);
   const uint64_t data_bytes = bytes.size() - kLengthBytes - length;
   SafetensorsFile out;
   std::vector<Range> ranges;
@@ -154,16 +169,14 @@ SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& n
     }
     ranges.push_back(parse_entry(name, key, value, data_bytes));
   }
-  std::vector<const Range*> by_offset;
-  for (const Range& range : ranges) by_offset.push_back(&range);
-  std::stable_sort(by_offset.begin(), by_offset.end(), [](const Range* a, const Range* b) {
-    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+  std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });
   uint64_t expected = 0;
-  for (const Range* range : by_offset) {
-    CHECK_ARG(range->begin == expected, name, ": safetensors entry '", range->name, "' begins at ",
-              range->begin, " where ", expected, " was due");
-    expected = range->end;
+  for (const Range& range : ranges) {
+    CHECK_ARG(range.begin == expected, name, ": safetensors entry '", range.name, "' begins at ",
+              range.begin, " where ", expected, " was due");
+    expected = range.end;
   }
   CHECK_ARG(expected == data_bytes, name, ": safetensors data has ", data_bytes,
             " bytes, its entries cover ", expected);

@@ -12,7 +12,7 @@
 namespace headroom {
 
 struct SafetensorsFile {
-  std::vector<NamedTensor> tensors;             // on the CPU, contiguous
+  std::vector<NamedTensor> tensors;  // on the CPU, contiguous; in the order of their bytes
   std::map<std::string, std::string> metadata;  // the header's "__metadata__"
 };
 
@@ -24,7 +24,7 @@ std::string to_safetensors(const std::vector<NamedTensor>& tensors,
 // Parses a file's bytes; `name` is for messages. Throws InvalidArgument for anything that is not a
 // whole, consistent safetensors file: a header longer than the file, ranges that overlap, leave
 // gaps, lie outside or do not fit dtype and shape. Nothing is allocated before its size was checked
-// against the bytes that are there.
+// against the bytes that are there. Of a name that appears twice the last entry counts.
 SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& name);
 
 // Reads a file; throws InvalidArgument naming it when it cannot be read or parsed.
