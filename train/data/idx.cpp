@@ -44,6 +44,21 @@ class GzFile {
     return done;
   }
 
+  // As read(), into `to`, which grows with what has come: what a header promises is no reason to
+  // take memory for it.
+  int64_t read_growing(std::vector<uint8_t>& to, int64_t count) {
+    constexpr int64_t kPieceBytes = int64_t{16} << 20;
+    int64_t done = 0;
+    while (done < count) {
+      const int64_t step = std::min(count - done, kPieceBytes);
+      to.resize(static_cast<size_t>(done + step));
+      const int64_t got = read(to.data() + done, step);
+      done += got;
+      if (got < step) break;
+    }
+    return done;
+  }
+
   bool compressed() { return gzdirect(file_) == 0; }
   bool cut_short() {
     int code = Z_OK;
@@ -118,8 +133,7 @@ IdxArray read_idx(const std::string& path, int dimensions) {
   } else if (file_bytes - header_bytes != count) {
     refuse_length(header_bytes + count, std::to_string(file_bytes));
   }
-  array.bytes.resize(static_cast<size_t>(count));
-  const int64_t got = file.read(array.bytes.data(), count);
+  const int64_t got = file.read_growing(array.bytes, count);
   if (got < count) refuse_length(header_bytes + count, std::to_string(header_bytes + got));
   // One byte more than promised is asked for: it must not be there, and reading up to the end makes
   // zlib verify the checksum.

@@ -21,8 +21,9 @@ struct IdxArray {
 
 // Reads a whole file and checks it: type, `dimensions`, no dimension 0, and exactly the length that
 // the header says. Nothing is allocated before the header is found plausible for the file's real
-// size, so a header that asks for terabytes is refused, and a gzip file is never inflated past its
-// header's claim. Throws InvalidArgument, with the expected and the found length.
+// size, so a header that asks for terabytes is refused; memory grows with the data that come, and a
+// gzip file is never inflated past its header's claim. Throws InvalidArgument, with the expected
+// and the found length.
 IdxArray read_idx(const std::string& path, int dimensions);
 
 // Image file [n, h, w] and label file [n] as one set of 1xHxW images of ten classes, normalised

@@ -21,4 +21,8 @@ ImageShape png_decode(std::FILE* file, int64_t channels, std::vector<uint8_t>& p
 // Throws DataError if an image has no pixels or over kMaxImagePixels.
 void check_image_size(int64_t height, int64_t width);
 
+// Throws DataError if the pixels take more bytes of the file than it has. Call check_image_size
+// before.
+void check_file_holds(std::FILE* file, int64_t height, int64_t width, int64_t least_bytes);
+
 }  // namespace headroom::codec

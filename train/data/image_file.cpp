@@ -1,6 +1,8 @@
 // Opens image files, tells their format and puts their names into errors.
 #include "train/data/image_file.h"
 
+#include <sys/stat.h>
+
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -51,6 +53,17 @@ void check_image_size(int64_t height, int64_t width) {
   if (height > kMaxImagePixels / width) {
     throw DataError(detail::concat("the header claims ", width, " x ", height,
                                    " pixels, the most is ", kMaxImagePixels));
+  }
+}
+
+void check_file_holds(std::FILE* file, int64_t height, int64_t width, int64_t least_bytes) {
+  struct stat status;
+  if (fstat(fileno(file), &status) != 0) throw DataError(std::strerror(errno));
+  // Of a pipe the length is not known.
+  if (S_ISREG(status.st_mode) && least_bytes > status.st_size) {
+    throw DataError(detail::concat("the header claims ", width, " x ", height,
+                                   " pixels, which take at least ", least_bytes,
+                                   " bytes, and the file has ", status.st_size));
   }
 }
 

@@ -12,9 +12,13 @@ namespace headroom {
 // More pixels than any photo has: a header that claims more is taken for damage (or an attack).
 constexpr int64_t kMaxImagePixels = int64_t{1} << 27;
 
+// Memory is taken for the pixels that a header claims only if the file is long enough to hold them:
+// deflate packs at most 1032 bytes of a PNG into one, and a JPEG's smallest block of 8 x 8 pixels
+// takes a bit. (Arithmetic coding could go below it, for flat pictures of megapixels.)
+
 // Reads no further than the header. channels is 1 for gray images, with alpha or without, and 3 for
-// all others. Throws DataError, naming the file, if it is not a JPEG or PNG file or its header is
-// damaged.
+// all others. Throws DataError, naming the file, if it is not a JPEG or PNG file, or if its header
+// is damaged or claims more than the file can hold.
 ImageShape read_image_header(const std::string& path);
 
 // Decodes into pixels [height, width, channels], which is resized to fit, and returns that shape.

@@ -22,6 +22,7 @@ namespace {
 struct JpegReader {
   jpeg_decompress_struct info;
   jpeg_error_mgr errors;
+  jpeg_progress_mgr progress;
   std::jmp_buf on_error;
   char message[JMSG_LENGTH_MAX] = "";
   bool made = false;          // jpeg_create_decompress has run
@@ -59,6 +60,16 @@ void on_message(j_common_ptr info, int level) {
 
 void ignore_message(j_common_ptr) {}
 
+// A scan of a few bytes may go over the whole picture, so a small file could keep a thread busy for
+// hours. Encoders write about ten scans.
+void limit_scans(j_common_ptr info) {
+  constexpr int kMaxScans = 100;
+  auto* reader = static_cast<JpegReader*>(info->client_data);
+  if (reader->info.input_scan_number <= kMaxScans) return;
+  std::snprintf(reader->message, sizeof reader->message, "has more than %d scans", kMaxScans);
+  std::longjmp(reader->on_error, 1);
+}
+
 void start(JpegReader& reader, std::FILE* file) {
   reader.info.err = jpeg_std_error(&reader.errors);
   reader.errors.error_exit = fail;
@@ -67,12 +78,17 @@ void start(JpegReader& reader, std::FILE* file) {
   reader.info.client_data = &reader;
   jpeg_create_decompress(&reader.info);
   reader.made = true;
+  reader.progress.progress_monitor = limit_scans;
+  reader.info.progress = &reader.progress;
   jpeg_stdio_src(&reader.info, file);
   jpeg_read_header(&reader.info, TRUE);
 }
 
-ImageShape shape_of(const jpeg_decompress_struct& info) {
-  check_image_size(info.image_height, info.image_width);
+ImageShape shape_of(const jpeg_decompress_struct& info, std::FILE* file) {
+  constexpr int64_t kMaxPixelsPerByte = 8 * DCTSIZE2;
+  const int64_t height = info.image_height, width = info.image_width;
+  check_image_size(height, width);
+  check_file_holds(file, height, width, height * width / kMaxPixelsPerByte);
   return {info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, info.image_height, info.image_width};
 }
 
@@ -112,14 +128,14 @@ ImageShape jpeg_header(std::FILE* file) {
   JpegReader reader;
   if (setjmp(reader.on_error) != 0) throw DataError(reader.message);
   start(reader, file);
-  return shape_of(reader.info);
+  return shape_of(reader.info, file);
 }
 
 ImageShape jpeg_decode(std::FILE* file, int64_t channels, std::vector<uint8_t>& pixels) {
   JpegReader reader;
   if (setjmp(reader.on_error) != 0) throw DataError(reader.message);
   start(reader, file);
-  ImageShape shape = shape_of(reader.info);
+  ImageShape shape = shape_of(reader.info, file);
   if (channels < shape.channels) throw DataError("has colour where a gray image is needed");
   decode_rows(reader, channels, pixels);
   shape.channels = channels;

@@ -44,10 +44,13 @@ void start(PngReader& reader, std::FILE* file) {
   png_read_info(reader.png, reader.info);
 }
 
-ImageShape shape_of(const PngReader& reader) {
+ImageShape shape_of(const PngReader& reader, std::FILE* file) {
+  constexpr int64_t kMaxInflation = 1032;  // zlib, "Maximum Compression Factor"
   const int64_t height = png_get_image_height(reader.png, reader.info);
   const int64_t width = png_get_image_width(reader.png, reader.info);
   check_image_size(height, width);
+  const auto row_bytes = static_cast<int64_t>(png_get_rowbytes(reader.png, reader.info));
+  check_file_holds(file, height, width, height * row_bytes / kMaxInflation);
   // PNG_COLOR_MASK_COLOR is set for a palette too.
   const bool colour = png_get_color_type(reader.png, reader.info) & PNG_COLOR_MASK_COLOR;
   return {colour ? 3 : 1, height, width};
@@ -80,14 +83,14 @@ ImageShape png_header(std::FILE* file) {
   PngReader reader;
   if (setjmp(reader.on_error) != 0) throw DataError(reader.message);
   start(reader, file);
-  return shape_of(reader);
+  return shape_of(reader, file);
 }
 
 ImageShape png_decode(std::FILE* file, int64_t channels, std::vector<uint8_t>& pixels) {
   PngReader reader;
   if (setjmp(reader.on_error) != 0) throw DataError(reader.message);
   start(reader, file);
-  ImageShape shape = shape_of(reader);
+  ImageShape shape = shape_of(reader, file);
   if (channels < shape.channels) throw DataError("has colour where a gray image is needed");
   shape.channels = channels;
   decode_rows(reader, shape, pixels);

@@ -72,9 +72,11 @@ inline void write_gzip(const std::string& path, const Bytes& bytes) {
   }
 }
 
-// pixels [height, width, channels]; 1, 3 or 4 channels (4: CMYK ink as given).
+// pixels [height, width, channels]; 1, 3 or 4 channels (4: CMYK ink as given). With scans it is
+// progressive.
 inline void write_jpeg(const std::string& path, int height, int width, int channels,
-                       const Bytes& pixels, int quality = 100) {
+                       const Bytes& pixels, int quality = 100,
+                       const std::vector<jpeg_scan_info>& scans = {}) {
   jpeg_compress_struct info;
   jpeg_error_mgr errors;
   info.err = jpeg_std_error(&errors);
@@ -88,6 +90,10 @@ inline void write_jpeg(const std::string& path, int height, int width, int chann
   info.in_color_space = channels == 1 ? JCS_GRAYSCALE : channels == 3 ? JCS_RGB : JCS_CMYK;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, quality, TRUE);
+  if (!scans.empty()) {
+    info.scan_info = scans.data();
+    info.num_scans = static_cast<int>(scans.size());
+  }
   jpeg_start_compress(&info, TRUE);
   for (int y = 0; y < height; ++y) {
     Bytes row(pixels.begin() + y * width * channels, pixels.begin() + (y + 1) * width * channels);

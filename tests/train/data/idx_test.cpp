@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "tests/support/peak_memory.h"
 #include "tests/train/data/data_files.h"
 
 namespace headroom {
@@ -99,6 +102,11 @@ TEST(Idx, RefusesGzipThatInflatesToMoreThanItsHeaderSays) {
   bytes.resize(size_t{50} << 20);  // fifty megabytes of zeros behind one promised byte
   test::write_gzip(path, bytes);
   expect_contains(refusal(path), "expected 17 bytes, found more");
+  // Damage at its end is never come to: inflating stops at the first byte that was not promised.
+  Bytes damaged = test::read_bytes(path);
+  damaged[damaged.size() - 5] ^= 0xFF;
+  test::write_bytes(path, damaged);
+  expect_contains(refusal(path), "expected 17 bytes, found more");
 }
 
 TEST(Idx, RefusesGigabytesPromisedByASmallGzipFile) {
@@ -108,6 +116,17 @@ TEST(Idx, RefusesGigabytesPromisedByASmallGzipFile) {
   expect_contains(refusal(path), "more than");
 }
 
+TEST(Idx, TakesMemoryForTheDataThatComeNotForWhatAGzipFilePromises) {
+  TemporaryFolder folder;
+  const std::string path = folder.path("images.gz");
+  Bytes noise(size_t{600} << 10);  // does not compress, so half a gigabyte could be in the file
+  std::minstd_rand random(1);
+  for (uint8_t& byte : noise) byte = static_cast<uint8_t>(random() >> 8);
+  test::write_gzip(path, idx_bytes({1, 1 << 15, 1 << 14}, noise));
+  expect_contains(refusal(path), "expected 536870928 bytes, found 614416");
+  EXPECT_LT(test::peak_bytes_of([&] { read_idx(path, 3); }), int64_t{128} << 20);
+}
+
 TEST(Idx, RefusesTerabytesBeforeAllocating) {
   TemporaryFolder folder;
   const std::string path = folder.path("images");
@@ -115,6 +134,16 @@ TEST(Idx, RefusesTerabytesBeforeAllocating) {
   expect_contains(refusal(path), "found 28");
   test::write_bytes(path, idx_bytes({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, counting(12)));
   expect_contains(refusal(path), "impossible dimensions");
+  constexpr uint32_t kLargest = (uint32_t{1} << 31) - 1;
+  const Bytes largest = idx_bytes({kLargest, kLargest, kLargest}, counting(12));
+  test::write_bytes(path, largest);
+  expect_contains(refusal(path), "impossible dimensions 2147483647x2147483647x2147483647");
+  test::write_gzip(path, largest);
+  expect_contains(refusal(path), "impossible dimensions");
+  test::write_bytes(path, idx_bytes({kLargest}, counting(12)));
+  expect_contains(refusal(path, 1), "expected 2147483655 bytes, found 20");
+  test::write_gzip(path, idx_bytes({kLargest}, counting(12)));
+  expect_contains(refusal(path, 1), "more than");
 }
 
 TEST(Idx, RefusesWrongMagicAndSaysWhichIsWanted) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/support/peak_memory.h"
 #include "tests/train/data/data_files.h"
 
 namespace headroom {
@@ -196,6 +197,110 @@ TEST(ImageFile, RefusesHeadersThatClaimTooManyPixelsBeforeAllocating) {
   test::write_bytes(jpeg, bytes);
   EXPECT_THROW(read_image_header(jpeg), DataError);
   expect_contains(failure(jpeg), "65278 x 65278");
+  for (int i = 5; i < 9; ++i) frame[i] = 0xFF;
+  test::write_bytes(jpeg, bytes);
+  EXPECT_THROW(read_image_header(jpeg), DataError);
+  expect_contains(failure(jpeg), "65500");  // the format's own limit
+}
+
+// A PNG file that ends behind its header and a byte of data.
+Bytes png_claiming(uint32_t width, uint32_t height) {
+  Bytes bytes = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+  const auto put_number = [&](uint32_t value) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+      bytes.push_back(static_cast<uint8_t>(value >> shift));
+  };
+  const auto put_chunk = [&](const std::string& name, const Bytes& data) {
+    put_number(static_cast<uint32_t>(data.size()));
+    const size_t begin = bytes.size();
+    bytes.insert(bytes.end(), name.begin(), name.end());
+    bytes.insert(bytes.end(), data.begin(), data.end());
+    put_number(static_cast<uint32_t>(
+        crc32(0, bytes.data() + begin, static_cast<uInt>(bytes.size() - begin))));
+  };
+  Bytes header;
+  for (const uint32_t side : {width, height}) {
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      header.push_back(static_cast<uint8_t>(side >> shift));
+    }
+  }
+  header.insert(header.end(), {8, PNG_COLOR_TYPE_RGB, 0, 0, 0});
+  put_chunk("IHDR", header);
+  put_chunk("IDAT", {0x78});
+  return bytes;
+}
+
+TEST(ImageFile, RefusesPngHeadersBeyondEverySizeBeforeAllocating) {
+  TemporaryFolder folder;
+  const std::string path = folder.path("a.png");
+  for (const uint32_t side : {uint32_t{65535}, (uint32_t{1} << 31) - 1}) {
+    test::write_bytes(path, png_claiming(side, side));
+    EXPECT_THROW(read_image_header(path), DataError) << side;
+    EXPECT_NE(failure(path), "") << side;
+    EXPECT_LT(test::peak_bytes_of([&] { failure(path); }), int64_t{16} << 20) << side;
+  }
+}
+
+// Sizes that a photo may have, from files that cannot hold them.
+TEST(ImageFile, TakesNoMemoryForPixelsThatTheFileIsTooShortToHold) {
+  TemporaryFolder folder;
+  const std::string png = folder.path("a.png"), jpeg = folder.path("a.jpg");
+  test::write_bytes(png, png_claiming(11000, 11000));
+  // Baseline and progressive: of the latter, libjpeg keeps all coefficients.
+  for (const std::vector<jpeg_scan_info>& scans :
+       {std::vector<jpeg_scan_info>{}, {{1, {0}, 0, 0, 0, 0}, {1, {0}, 1, 63, 0, 0}}}) {
+    test::write_jpeg(jpeg, 8, 8, 1, Bytes(64, 9), 90, scans);
+    Bytes bytes = test::read_bytes(jpeg);
+    const Bytes marker = {0xFF, static_cast<uint8_t>(scans.empty() ? 0xC0 : 0xC2)};
+    const auto frame = std::search(bytes.begin(), bytes.end(), marker.begin(), marker.end());
+    ASSERT_NE(frame, bytes.end());
+    frame[5] = frame[7] = 0x27;  // 0x2710: 10000
+    frame[6] = frame[8] = 0x10;
+    test::write_bytes(jpeg, bytes);
+    for (const std::string& path : {png, jpeg}) {
+      expect_contains(failure(path), "which take at least");
+      EXPECT_THROW(read_image_header(path), DataError);
+      EXPECT_LT(test::peak_bytes_of([&] { failure(path); }), int64_t{16} << 20) << path;
+    }
+  }
+}
+
+TEST(ImageFile, ReadsFlatPicturesThatArePackedAsTightlyAsTheFormatsCan) {
+  TemporaryFolder folder;
+  const std::string png = folder.path("a.png"), jpeg = folder.path("a.jpg");
+  constexpr int kSide = 4096;
+  constexpr size_t kPixels = size_t{kSide} * kSide;
+  test::write_png(png, {.height = kSide,
+                        .width = kSide,
+                        .colour_type = PNG_COLOR_TYPE_GRAY,
+                        .rows = Bytes(kPixels, 0)});
+  EXPECT_GT(kPixels, 900 * test::read_bytes(png).size());
+  EXPECT_EQ(decode(png, 1), Bytes(kPixels, 0));
+  test::write_jpeg(jpeg, kSide, kSide, 1, Bytes(kPixels, 128), 90,
+                   {{1, {0}, 0, 0, 0, 0}, {1, {0}, 1, 63, 0, 0}});
+  EXPECT_GT(kPixels, 400 * test::read_bytes(jpeg).size());
+  EXPECT_EQ(decode(jpeg, 1), Bytes(kPixels, 128));
+}
+
+TEST(Jpeg, RefusesEndlessScansOverTheSamePicture) {
+  TemporaryFolder folder;
+  const std::string path = folder.path("a.jpg");
+  test::write_jpeg(path, 8, 8, 1, Bytes(64, 77), 90, {{1, {0}, 0, 0, 0, 0}, {1, {0}, 1, 63, 0, 0}});
+  const Bytes bytes = test::read_bytes(path);
+  const Bytes marker = {0xFF, 0xDA};
+  const auto scan = std::find_end(bytes.begin(), bytes.end(), marker.begin(), marker.end());
+  ASSERT_NE(scan, bytes.end());
+  const Bytes last_scan(scan, bytes.end() - 2);  // two bytes end the image
+  const auto with_copies = [&](int copies) {
+    Bytes out(bytes.begin(), bytes.end() - 2);
+    for (int i = 0; i < copies; ++i) out.insert(out.end(), last_scan.begin(), last_scan.end());
+    out.insert(out.end(), {0xFF, 0xD9});
+    return out;
+  };
+  test::write_bytes(path, with_copies(50));
+  EXPECT_EQ(decode(path, 1), Bytes(64, 77));
+  test::write_bytes(path, with_copies(200));
+  expect_contains(failure(path), "more than 100 scans");
 }
 
 TEST(ImageFile, RefusesOtherFormatsEmptyAndMissingFiles) {
