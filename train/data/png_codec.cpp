@@ -40,6 +40,8 @@ void start(PngReader& reader, std::FILE* file) {
   reader.info = png_create_info_struct(reader.png);
   if (reader.info == nullptr) throw DataError("libpng cannot be started");
   png_init_io(reader.png, file);
+  // Of what a picture does not need, libpng would hold whole chunks, of the length they claim.
+  png_set_keep_unknown_chunks(reader.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_set_user_limits(reader.png, kMaxImagePixels, kMaxImagePixels);
   png_read_info(reader.png, reader.info);
 }
