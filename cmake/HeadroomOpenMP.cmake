@@ -1,6 +1,11 @@
-# headroom_openmp: libgomp linked statically. Only core/base/parallel.cpp is compiled with -fopenmp.
+# headroom_openmp: libgomp linked statically; under Clang its own runtime, which it finds itself. Only core/base/parallel.cpp is compiled with -fopenmp.
 # Used by this build and by the installed package.
 if(TARGET headroom_openmp)
+  return()
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_library(headroom_openmp INTERFACE IMPORTED GLOBAL)
+  set_target_properties(headroom_openmp PROPERTIES INTERFACE_LINK_OPTIONS -fopenmp)
   return()
 endif()
 execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.a

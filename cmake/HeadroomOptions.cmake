@@ -5,6 +5,7 @@ option(HEADROOM_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 option(HEADROOM_BUILD_PROGRAMS "Build train and the examples" ${PROJECT_IS_TOP_LEVEL})
 option(HEADROOM_BUILD_TESTS "Build the tests and benchmarks" ${PROJECT_IS_TOP_LEVEL})
 set(HEADROOM_SANITIZE "" CACHE STRING "Sanitizers for host code, e.g. address,undefined")
+option(HEADROOM_FUZZ "Build the fuzzers of tests/fuzz; needs clang++ with libFuzzer" OFF)
 
 # Measured: -march=native was a quarter slower than x86-64-v3, the x86-64 baseline three times.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
@@ -49,6 +50,14 @@ if(HEADROOM_CCACHE)
       set(CMAKE_${language}_COMPILER_LAUNCHER "${HEADROOM_CCACHE}")
     endif()
   endforeach()
+endif()
+
+if(HEADROOM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "HEADROOM_FUZZ needs clang++, not ${CMAKE_CXX_COMPILER}")
+  endif()
+  # What the readers are made of reports its coverage; only the fuzzers link libFuzzer's main().
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>")
 endif()
 
 if(HEADROOM_SANITIZE)

@@ -107,7 +107,10 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
 
 Checkpoint load_checkpoint(const std::string& path) {
   const std::string file = state_path_of(path);
-  const SafetensorsFile content = read_safetensors(file);
+  return checkpoint_from(read_safetensors(file), file);
+}
+
+Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& file) {
   const auto format = content.metadata.find("format");
   CHECK_ARG(format != content.metadata.end() && format->second == kFormat, file,
             ": is no trainer state of this program (format '",

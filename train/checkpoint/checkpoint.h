@@ -12,6 +12,8 @@
 
 namespace headroom {
 
+struct SafetensorsFile;
+
 struct Checkpoint {
   std::vector<NamedTensor> model;         // Module::state_dict()
   std::vector<OptimizerState> optimizer;  // Optimizer::state_dict()
@@ -34,6 +36,10 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // and what is wrong: missing, not safetensors, truncated, a header that asks for more than the file
 // holds.
 Checkpoint load_checkpoint(const std::string& path);
+
+// What a state file holds that was read already; `file` is for messages. Throws InvalidArgument
+// unless it is the trainer's state.
+Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& file);
 
 // Throws InvalidArgument unless a file could be created at `path` now: so a run does not train for
 // an hour and then fail to save.

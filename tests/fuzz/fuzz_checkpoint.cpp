@@ -1,0 +1,19 @@
+// Fuzzes what a resumed run takes from its state file.
+#include "kernels/register.h"
+#include "tests/fuzz/mutate.h"
+#include "tests/fuzz/targets.h"
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  headroom::register_kernels();
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned int seed) {
+  return headroom::fuzz::mutate_safetensors(data, size, max_size, seed);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  headroom::fuzz::checkpoint({data, size});
+  return 0;
+}
