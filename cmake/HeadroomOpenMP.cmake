@@ -1,4 +1,5 @@
-# headroom_openmp: libgomp linked statically; under Clang its own runtime, which it finds itself. Only core/base/parallel.cpp is compiled with -fopenmp.
+# headroom_openmp: libgomp linked statically; under Clang the runtime of its own, which it finds
+# itself. Only core/base/parallel.cpp is compiled with -fopenmp.
 # Used by this build and by the installed package.
 if(TARGET headroom_openmp)
   return()
