@@ -100,27 +100,34 @@ void Optimizer::keep_half_copies(DType dtype) {
   }
 }
 
-// Whether a step with the present gradients counts for a cohort.
+// Whether the step that is being made counts for a cohort.
 bool Optimizer::steps_now(int cohort) const {
   return cohort == 0 || std::any_of(entries_.begin(), entries_.end(), [cohort](const Entry& entry) {
-           return entry.cohort == cohort && entry.parameter.grad().defined();
+           return entry.cohort == cohort && entry.steps;
          });
 }
 
-// Gives state to the parameters whose first gradient this is and a cohort to these and to those
-// that stay behind theirs.
-void Optimizer::join_cohorts() {
+std::vector<Tensor> Optimizer::make_state(const Entry& entry) const {
   const TagScope tag(Tag::optimizer_state);
-  const std::vector<std::string> names = state_names();
-  // State and cohorts take effect together at the end: running out of memory midway changes
-  // nothing.
-  std::vector<Cohort> cohorts = cohorts_;
+  const PathScope path(entry.parameter.storage()->path());
+  TensorOptions options = entry.parameter.options();
+  options.dtype = state_dtype(entry.parameter);
+  std::vector<Tensor> state;
+  for (size_t i = 0; i < state_names().size(); ++i) {
+    state.push_back(zeros(entry.parameter.shape(), options));
+  }
+  return state;
+}
+
+// New cohorts, appended to `cohorts`, for the members that stay behind theirs in this step.
+std::vector<std::pair<Optimizer::Entry*, int>> Optimizer::split_cohorts(
+    std::vector<Cohort>& cohorts) {
   std::vector<std::pair<Entry*, int>> moved;
   for (int c = 0; c < static_cast<int>(cohorts_.size()); ++c) {
     if (!steps_now(c)) continue;
     int behind = -1;
     for (Entry& entry : entries_) {
-      if (entry.cohort != c || entry.parameter.grad().defined()) continue;
+      if (entry.cohort != c || entry.steps) continue;
       if (behind < 0) {
         behind = static_cast<int>(cohorts.size());
         cohorts.push_back(make_cohort());
@@ -129,17 +136,19 @@ void Optimizer::join_cohorts() {
       moved.emplace_back(&entry, behind);
     }
   }
+  return moved;
+}
+
+// Gives state to the parameters whose first gradient this is and a cohort to these and to those
+// that stay behind theirs.
+void Optimizer::join_cohorts() {
+  // State and cohorts take effect together at the end: running out of memory midway changes
+  // nothing.
+  std::vector<Cohort> cohorts = cohorts_;
+  const std::vector<std::pair<Entry*, int>> moved = split_cohorts(cohorts);
   std::vector<std::pair<Entry*, std::vector<Tensor>>> made;
   for (Entry& entry : entries_) {
-    if (entry.cohort >= 0 || !entry.parameter.grad().defined()) continue;
-    std::vector<Tensor> state;
-    const PathScope path(entry.parameter.storage()->path());
-    for (size_t i = 0; i < names.size(); ++i) {
-      TensorOptions options = entry.parameter.options();
-      options.dtype = state_dtype(entry.parameter);
-      state.push_back(zeros(entry.parameter.shape(), options));
-    }
-    made.emplace_back(&entry, std::move(state));
+    if (entry.cohort < 0 && entry.steps) made.emplace_back(&entry, make_state(entry));
   }
   const bool first = std::all_of(entries_.begin(), entries_.end(),
                                  [](const Entry& entry) { return entry.cohort < 0; });
@@ -151,6 +160,33 @@ void Optimizer::join_cohorts() {
   }
   for (const auto& [entry, cohort] : moved) entry->cohort = cohort;
   cohorts_ = std::move(cohorts);
+}
+
+// Of a cohort behind the first, which was prepared before.
+void Optimizer::prepare_cohort(int cohort) {
+  const Cohort& its = cohorts_[static_cast<size_t>(cohort)];
+  slots::prepare_step(rates_, its.applied, {}, prepare_params(), its.control);
+  // Only the bias corrections follow the cohort's own count.
+  slots::copy(common_fields(cohorts_[0].control), common_fields(its.control));
+}
+
+void Optimizer::add_to(Batch& batch, const Entry& entry, const Tensor& gradient) const {
+  batch.parameters.push_back(entry.parameter);
+  batch.gradients.push_back(gradient);
+  const Tensor half = entry.parameter.half_copy();
+  batch.half_copies.push_back(half.defined() ? half.view() : View{});
+  batch.state.resize(entry.state.size());
+  for (size_t s = 0; s < entry.state.size(); ++s) batch.state[s].push_back(entry.state[s]);
+}
+
+void Optimizer::mark_written(Entry& entry) {
+  const bool current = entry.parameter.half_copy_is_current();
+  entry.parameter.storage()->bump_version();
+  const Tensor half = entry.parameter.half_copy();
+  if (!half.defined()) return;
+  half.storage()->bump_version();
+  // A copy that was stale before a skipped step is still stale, which only costs one more cast.
+  if (current) entry.parameter.mark_half_copy_current();
 }
 
 std::vector<Tensor> Optimizer::gradients() const {
@@ -180,6 +216,7 @@ void Optimizer::step(const StepOptions& options) {
   const std::vector<View> all_views = views_of(all);
   const bool divides = options.scaler && !unscaled_by_;
   if (options.scaler && !options.update_scale) options.scaler->prepare_shared_update();
+  for (Entry& entry : entries_) entry.steps = entry.parameter.grad().defined();
   join_cohorts();  // the last that can run out of memory: a failed step leaves nothing behind
   const Tensor& control = cohorts_[0].control;
   slots::prepare_step(rates_, cohorts_[0].applied,
@@ -192,25 +229,17 @@ void Optimizer::step(const StepOptions& options) {
   if (options.clip_norm > 0) slots::clip_norm(all_views, options.clip_norm, control);
   for (size_t c = 1; c < cohorts_.size(); ++c) {
     if (!steps_now(static_cast<int>(c))) continue;
-    slots::prepare_step(rates_, cohorts_[c].applied, {}, prepare_params(), cohorts_[c].control);
-    // Only the bias corrections follow the cohort's own count.
-    slots::copy(common_fields(control), common_fields(cohorts_[c].control));
+    prepare_cohort(static_cast<int>(c));
   }
-  const std::vector<std::string> names = state_names();
   for (size_t c = 0; c < cohorts_.size(); ++c) {
     for (size_t g = 0; g < groups_.size(); ++g) {
       Batch batch;
-      batch.state.resize(names.size());
       size_t next = 0;
-      for (Entry& entry : entries_) {
-        if (!entry.parameter.grad().defined()) continue;
+      for (const Entry& entry : entries_) {
+        if (!entry.steps) continue;
         const Tensor& gradient = all[next++];
         if (entry.cohort != static_cast<int>(c) || entry.group != static_cast<int>(g)) continue;
-        batch.parameters.push_back(entry.parameter);
-        batch.gradients.push_back(gradient);
-        const Tensor half = entry.parameter.half_copy();
-        batch.half_copies.push_back(half.defined() ? half.view() : View{});
-        for (size_t s = 0; s < names.size(); ++s) batch.state[s].push_back(entry.state[s]);
+        add_to(batch, entry, gradient);
       }
       if (!batch.parameters.empty()) update(batch, groups_[g], cohorts_[c].control);
     }
@@ -224,14 +253,7 @@ void Optimizer::step(const StepOptions& options) {
                        scaler ? options.scaler->growth_tracker_tensor().view() : View{});
   }
   for (Entry& entry : entries_) {
-    if (!entry.parameter.grad().defined()) continue;
-    const bool current = entry.parameter.half_copy_is_current();
-    entry.parameter.storage()->bump_version();
-    const Tensor half = entry.parameter.half_copy();
-    if (!half.defined()) continue;
-    half.storage()->bump_version();
-    // A copy that was stale before a skipped step is still stale, which only costs one more cast.
-    if (current) entry.parameter.mark_half_copy_current();
+    if (entry.steps) mark_written(entry);
   }
   unscaled_by_ = nullptr;
 }

@@ -94,7 +94,8 @@ class Optimizer {
     Tensor parameter;
     int group = 0;
     int index = 0;
-    int cohort = -1;  // see Cohort; -1 until its first gradient
+    int cohort = -1;     // see Cohort; -1 until its first gradient
+    bool steps = false;  // in the step that is being made
     std::vector<Tensor> state;
   };
   // Kernel operands of the entries of one group that have a gradient now.
@@ -115,9 +116,15 @@ class Optimizer {
     Tensor applied;  // i64 []
   };
 
+  friend class StepInBackward;
   Cohort make_cohort() const;
+  std::vector<Tensor> make_state(const Entry& entry) const;
+  std::vector<std::pair<Entry*, int>> split_cohorts(std::vector<Cohort>& cohorts);
   void join_cohorts();
   bool steps_now(int cohort) const;
+  void prepare_cohort(int cohort);
+  void add_to(Batch& batch, const Entry& entry, const Tensor& gradient) const;
+  static void mark_written(Entry& entry);
   std::vector<Tensor> gradients() const;
 
   std::vector<ParameterGroup> groups_;

@@ -75,6 +75,15 @@ void validate(const TrainConfig& c) {
   check_real("--init-scale", c.init_scale, 0x1p-24, 0x1p40);
   check_range("--workspace-limit", c.workspace_limit_bytes, 0, int64_t{1} << 50);
   check_range("--memory-limit", c.memory_limit_bytes, 0, int64_t{1} << 50);
+  CHECK_ARG(
+      !c.step_in_backward || c.amp != DType::f16,
+      "--step-in-backward: --amp=f16 needs all gradients at once to see whether any overflowed; "
+      "--amp=bf16 goes with it");
+  CHECK_ARG(!c.step_in_backward || c.clip_norm == 0,
+            "--step-in-backward: --clip-norm needs the norm of all gradients at once, got ",
+            c.clip_norm);
+  CHECK_ARG(!c.step_in_backward || c.on_oom == OnOutOfMemory::stop,
+            "--step-in-backward: --on-oom halve-batch cannot take back a step that is half done");
   check_real("--memory-threshold", c.memory_threshold, 0, 1);
   CHECK_ARG(!c.amp || is_half(*c.amp), "--amp: allowed are f16 and bf16, got ", name_of(*c.amp));
 }

@@ -63,6 +63,7 @@ struct TrainConfig {
   double init_scale = 65536;  // of the loss scaler, f16 only
   bool checkpoint = false;
   bool in_place = true;
+  bool step_in_backward = false;
   SavePolicy save_policy = SavePolicy::recompute;
   bool cudnn = true;
   bool cudnn_benchmark = false;

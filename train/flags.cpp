@@ -318,6 +318,9 @@ FlagGroup memory() {
        choice("--saved", &C::save_policy, kSavePolicyNames,
               "what backward needs is computed again from what is kept anyway, or kept as it is, "
               "or, beside recompute, relu keeps one bit per element"),
+       toggle("--step-in-backward", &C::step_in_backward, true,
+              "update each parameter as soon as its gradient is complete, and free that; not "
+              "with --amp=f16 or --clip-norm"),
        toggle("--no-inplace", &C::in_place, false,
               "separate out-of-place layers instead of fused and in-place ones; costs memory"),
        bytes("--workspace-limit", &C::workspace_limit_bytes,

@@ -6,6 +6,7 @@
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
 #include "nn/models/models.h"
+#include "optim/step_in_backward.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/evaluation.h"
 #include "train/input.h"
@@ -24,6 +25,7 @@ struct Trainer::Impl {
   std::shared_ptr<Module> model;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<GradScaler> scaler;
+  std::optional<StepInBackward> stepping;  // during the last micro-batch of a window
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<DeviceInput> input;  // of the training set, from the next window on
   Rollback rollback;
@@ -155,6 +157,7 @@ struct Trainer::Impl {
 
   // One micro-batch: its part of the gradient of the mean over the whole window.
   void forward_backward(const InputBatch& batch) {
+    if (config.step_in_backward && batch.plan.last_in_window) stepping.emplace(*optimizer);
     const PhaseScope phase(Phase::forward);
     CrossEntropyOptions options;
     options.reduction = Reduction::sum;
@@ -168,6 +171,11 @@ struct Trainer::Impl {
   double loss_scale() const { return scaler ? scaler->current_scale() : 1; }
 
   void optimizer_step() {
+    if (stepping) {
+      stepping->finish();
+      stepping.reset();
+      return;
+    }
     optimizer->step({scaler.get(), config.clip_norm});
     optimizer->zero_grad();
   }

@@ -102,7 +102,8 @@ struct ThresholdInfo {
   int64_t batch = 0, accum = 0;  // from now on
 };
 
-// All gradients of a step are there, and the optimizer has not used them yet.
+// All gradients of a step are there, and the optimizer has not used them yet; with
+// TrainConfig::step_in_backward it has, and none is left.
 struct GradientInfo {
   int64_t step = 0;
   Module* model = nullptr;

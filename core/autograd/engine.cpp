@@ -1,7 +1,9 @@
 // The engine: reverse program order through one ordered map of pending gradients.
 #include "core/autograd/engine.h"
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "core/ops/contract.h"
 
@@ -69,14 +71,37 @@ class Walk {
       const std::shared_ptr<Node> node = std::move(last->second.node);
       Tensor grad = std::move(last->second.grad);
       pending_.erase(last);
+      const uint64_t sequence = node->sequence();
       run_node(*node, std::move(grad));
+      complete_leaves(sequence);
     }
+    complete_leaves(0);
   }
 
  private:
+  // Leaves that wait for their gradient are told by the outermost walk: in an inner one, nodes of
+  // the graph around it may still add to them.
+  Walk& outermost() { return outer_ ? outer_->outermost() : *this; }
+
+  void complete_leaves(uint64_t sequence) {
+    if (outer_ || waiting_.empty()) return;
+    const auto done = std::partition(waiting_.begin(), waiting_.end(),
+                                     [sequence](const std::shared_ptr<Node>& leaf) {
+                                       return !leaf->as_leaf()->is_complete_at(sequence);
+                                     });
+    const std::vector<std::shared_ptr<Node>> complete(done, waiting_.end());
+    waiting_.erase(done, waiting_.end());
+    for (const std::shared_ptr<Node>& leaf : complete) leaf->as_leaf()->complete();
+  }
+
   void deliver(const Edge& edge, Tensor grad) {
     if (LeafNode* leaf = edge->as_leaf()) {
       leaf->backward(std::move(grad));
+      std::vector<std::shared_ptr<Node>>& waiting = outermost().waiting_;
+      if (leaf->has_completion() &&
+          std::find(waiting.begin(), waiting.end(), edge) == waiting.end()) {
+        waiting.push_back(edge);
+      }
       return;
     }
     if (edge->sequence() < first_ && outer_) {
@@ -116,6 +141,7 @@ class Walk {
   bool retain_graph_;
   Walk* outer_;
   std::map<uint64_t, Pending> pending_;
+  std::vector<std::shared_ptr<Node>> waiting_;  // leaves, of the outermost walk
 };
 
 Tensor seed_for(const Tensor& output, const Tensor& seed) {

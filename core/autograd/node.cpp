@@ -83,6 +83,9 @@ void Node::connect(std::vector<Edge> edges) {
   edges_ = std::move(edges);
   sequence_ = next_sequence.fetch_add(1, std::memory_order_relaxed);
   path_ = memory_context().path;
+  for (const Edge& edge : edges_) {
+    if (LeafNode* leaf = edge ? edge->as_leaf() : nullptr) leaf->note_use(sequence_);
+  }
 }
 
 bool Node::wants_any() const {
@@ -162,13 +165,17 @@ SavePolicyScope::~SavePolicyScope() { current_policy = previous_; }
 
 namespace detail {
 
-GraphInputScope::GraphInputScope() : outer_(graph_inputs) { graph_inputs = this; }
+GraphInputScope::GraphInputScope() : outer_(graph_inputs), sequence_(upcoming_sequence() - 1) {
+  graph_inputs = this;
+}
 GraphInputScope::~GraphInputScope() { graph_inputs = outer_; }
 
 void note_graph_input(const Tensor& input) {
   for (GraphInputScope* scope = graph_inputs; scope; scope = scope->outer_) {
     scope->inputs_.push_back(
         {input.storage(), input.storage()->version(), input.dtype(), input.shape()});
+    const Edge edge = edge_of(input);
+    if (LeafNode* leaf = edge ? edge->as_leaf() : nullptr) leaf->note_use(scope->sequence_);
   }
 }
 

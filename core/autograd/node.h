@@ -4,7 +4,9 @@
 // accumulator).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -127,7 +129,28 @@ class LeafNode final : public Node {
 
   Tensor grad;
 
+  // Called by backward once no node that is still to run can add to `grad`. Set it before the
+  // forward whose gradient it waits for, and not while a backward runs.
+  void set_completion(std::function<void()> hook) {
+    completion_ = std::move(hook);
+    first_use_ = kUnused;
+  }
+  bool has_completion() const { return completion_ != nullptr; }
+  // For Node::connect and checkpoints: the node of this sequence number takes the leaf.
+  void note_use(uint64_t sequence) {
+    if (completion_) first_use_ = std::min(first_use_, sequence);
+  }
+  // For the engine: all nodes from `sequence` on have run.
+  bool is_complete_at(uint64_t sequence) const { return first_use_ >= sequence; }
+  void complete() {
+    first_use_ = kUnused;
+    completion_();
+  }
+
  private:
+  static constexpr uint64_t kUnused = ~uint64_t{0};
+  std::function<void()> completion_;
+  uint64_t first_use_ = kUnused;
   DType grad_dtype_;
   Shape shape_;
   MemoryFormat format_;
@@ -206,6 +229,7 @@ class GraphInputScope {
  private:
   friend void note_graph_input(const Tensor& input);
   GraphInputScope* outer_;
+  uint64_t sequence_;  // of the node that it was opened for, the latest one
   std::vector<GraphInput> inputs_;
 };
 void note_graph_input(const Tensor& input);

@@ -109,6 +109,11 @@ Tensor& Tensor::set_requires_grad(bool value) {
 
 bool Tensor::is_leaf() const { return defined_impl(*this).grad_fn == nullptr; }
 
+LeafNode* Tensor::leaf() const {
+  const TensorImpl& impl = defined_impl(*this);
+  return impl.requires_grad && !impl.grad_fn ? impl.leaf.get() : nullptr;
+}
+
 Tensor Tensor::grad() const {
   const TensorImpl& impl = defined_impl(*this);
   return impl.leaf ? impl.leaf->grad : Tensor();

@@ -69,7 +69,8 @@ class Tensor {
   // Throws InvalidArgument for what is no leaf, or not floating. false drops the gradient as well.
   Tensor& set_requires_grad(bool value);
   bool is_leaf() const;
-  Tensor grad() const;  // undefined if none
+  Tensor grad() const;     // undefined if none
+  LeafNode* leaf() const;  // where backward gathers it; nullptr for all but leaves that want one
   // Takes the handle (a copy where it is not dense); undefined clears it. Throws InvalidArgument
   // unless this is a leaf that requires a gradient and the gradient is floating, of this shape and
   // device.

@@ -83,6 +83,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"deterministic", true},
                                            {"checkpoint", true},
                                            {"saved", "pack"},
+                                           {"step_in_backward", false},
                                            {"inplace", false},
                                            {"workspace_limit", 8 << 20},
                                            {"memory_limit", 2000000000},
