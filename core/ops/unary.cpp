@@ -142,11 +142,13 @@ struct Dropout : Node {
   double p;
   GeneratorState draw;
 
-  Dropout(double p, GeneratorState draw) : p(p), draw(draw) {}
+  explicit Dropout(double p) : p(p) {}
   const char* name() const override { return "dropout"; }
   Tensor forward(const Tensor& x) {
     detail::check_floating(name(), {&x});
     Tensor out = empty_like(x);
+    draw =
+        default_generator().next();  // once there is room, so that an op that fails draws nothing
     slots::dropout(p, draw.seed, draw.offset, x, out);
     return out;
   }
@@ -272,7 +274,7 @@ Tensor clone(const Tensor& x) { return apply(Contiguous{x.format()}, x); }
 Tensor dropout(const Tensor& x, const DropoutOptions& options) {
   CHECK_ARG(options.p >= 0 && options.p <= 1, "dropout: p must be in [0, 1], got ", options.p);
   if (!detail::mode_of_first_run(options.training) || options.p == 0) return x;
-  return apply(Dropout{options.p, default_generator().next()}, x);
+  return apply(Dropout{options.p}, x);
 }
 
 }  // namespace headroom
