@@ -22,18 +22,23 @@ constexpr int64_t kMinHalfChannels = 4;
 // cuDNN counts further than 32 bits only in some of its engines; the native kernels always do.
 constexpr int64_t kMaxLibraryNumel = (int64_t{1} << 31) - 1;
 
+// Kernels that work in channels_last take tensors of the other format this many bytes of images at
+// a time (one image at least): whole copies would double what a convolution needs.
+constexpr int64_t kConvertedBytes = int64_t{32} << 20;
+
 bool stands_for_cuda(const Tensor& x) { return x.device().stands_for == DeviceType::cuda; }
 
 // Runs one convolution kernel with the largest workspace of the ladder that memory allows: the
 // settings' limit, an eighth of it, then none, which on CUDA means the native kernels. CPU kernels
-// have one size only.
+// have one size only. False if only native kernels are left and these do not take x's format.
 template <class Run>
-void with_workspace(ConvDirection direction, const View& x, const View& w, const View& y,
+bool with_workspace(ConvDirection direction, const View& x, const View& w, const View& y,
                     Conv2dParams params, const Run& run) {
   const int64_t limit = settings().workspace_limit_bytes;
   int64_t tried = -1;
   for (const int64_t step : {limit, limit / 8, int64_t{0}}) {
     if (step == 0 && x.device.stands_for == DeviceType::cuda) {
+      if (x.format == MemoryFormat::contiguous) return false;
       params.algorithm = ConvAlgorithm::native;
     }
     const int64_t bytes = conv2d_workspace_bytes(x.device, direction, x, w, y, params, step);
@@ -48,8 +53,9 @@ void with_workspace(ConvDirection direction, const View& x, const View& w, const
       continue;
     }
     run(params, workspace);
-    return;
+    return true;
   }
+  return false;
 }
 
 // dx and dw of one convolution. dw[k,c,r,s] = sum over n,p,q of dy * x at the tap; dx is the
@@ -80,27 +86,27 @@ struct Conv2d : Node {
     if (wants(1)) x = save(in_x);
     if (wants(0)) w = save(in_w);
 
-    const MemoryFormat format = working_format();
-    Tensor y = empty(y_shape, {in_x.dtype(), in_x.device(), format});
-    {
-      const Tensor a = operand(in_x, format), b = operand(in_w, format);
-      with_workspace(ConvDirection::forward, a, b, y, params,
-                     [&](const Conv2dParams& with, const Tensor& workspace) {
-                       slots::conv2d(a, b, bias, with, workspace, y);
-                     });
-    }
-    return detail::dense_in(y, x_format);
+    Tensor y = empty(y_shape, {in_x.dtype(), in_x.device(), x_format});
+    for_images(y, [&](int64_t first, int64_t count, MemoryFormat format) {
+      const Tensor a = operand(images(in_x, first, count), format), b = operand(in_w, format);
+      Result out(images(y, first, count), format);
+      return with_workspace(ConvDirection::forward, a, b, out.part, params,
+                            [&](const Conv2dParams& with, const Tensor& workspace) {
+                              slots::conv2d(a, b, bias, with, workspace, out.part);
+                              out.finish();
+                            });
+    });
+    return y;
   }
 
   Grads backward(Tensor dy_in) override {
-    const MemoryFormat format = working_format();
-    Tensor dy = detail::dense_in(dy_in, format);
+    const Tensor dy = detail::dense_in(dy_in, x_format);
     dy_in = {};
     Tensor dx, dw, dbias;
     if (wants(2)) dbias = bias_gradient(dy);
     // dw first: x can go before dx is made.
-    if (wants(1)) dw = weight_gradient(dy, format);
-    if (wants(0)) dx = input_gradient(dy, format);
+    if (wants(1)) dw = weight_gradient(dy);
+    if (wants(0)) dx = input_gradient(dy);
     return {dx, dw, dbias};
   }
 
@@ -111,6 +117,55 @@ struct Conv2d : Node {
                ? x_format
                : MemoryFormat::channels_last;
   }
+
+  // Images [first, first + count) of x or y.
+  static Tensor images(const Tensor& t, int64_t first, int64_t count) {
+    Shape shape = t.shape();
+    shape[0] = count;
+    return detail::alias(t, t.storage_offset() + first * t.strides()[0], shape, t.strides(),
+                         t.format());
+  }
+
+  // Calls fn(first, count, format) for all images at once or, where they have to be converted to
+  // channels_last, for some at a time: fewer still where memory does not allow that. fn says false,
+  // having done nothing, where the library's format will not do. y as in the forward pass. An empty
+  // batch is one call.
+  template <class Fn>
+  void for_images(const Tensor& y, const Fn& fn) const {
+    const int64_t n = x_shape[0];
+    if (working_format() == x_format && fn(int64_t{0}, n, x_format)) return;
+    int64_t step = images_at_once(y), first = 0;
+    do {
+      const int64_t count = std::min(step, n - first);
+      try {
+        fn(first, count, MemoryFormat::channels_last);
+      } catch (const OutOfMemory&) {
+        if (count <= 1) throw;
+        step = (count + 1) / 2;
+        ++fallbacks;
+        continue;
+      }
+      first += count;
+    } while (first < n);
+  }
+  int64_t images_at_once(const Tensor& y) const {
+    const int64_t n = std::max<int64_t>(1, x_shape[0]);
+    const int64_t image_bytes =
+        (numel_of(x_shape) + y.numel()) / n * static_cast<int64_t>(size_of(y.dtype()));
+    return std::clamp<int64_t>(kConvertedBytes / std::max<int64_t>(1, image_bytes), 1, n);
+  }
+
+  // Where a kernel writes images: in place, or into a copy in its own format that finish() brings
+  // there.
+  struct Result {
+    Result(const Tensor& to, MemoryFormat format) : to(to), part(to) {
+      if (to.format() != format) part = empty(to.shape(), {to.dtype(), to.device(), format});
+    }
+    void finish() {
+      if (part.format() != to.format()) slots::copy(part, to);
+    }
+    Tensor to, part;
+  };
 
   // x or w as the kernel takes it: in the working format, narrow channels padded with zeros.
   Tensor operand(const Tensor& t, MemoryFormat format) const {
@@ -131,15 +186,26 @@ struct Conv2d : Node {
     return dbias;
   }
 
-  Tensor weight_gradient(const Tensor& dy, MemoryFormat format) {
-    const Tensor a = operand(x.take(), format);
+  Tensor weight_gradient(const Tensor& dy) {
+    const Tensor all = x.take();
     Shape shape = w_shape;
     shape[1] = pads_channels ? kMinHalfChannels : w_shape[1];
-    Tensor dw = empty(shape, {dy.dtype(), dy.device(), format});
-    with_workspace(ConvDirection::backward_weight, a, dw, dy, params,
-                   [&](const Conv2dParams& with, const Tensor& workspace) {
-                     slots::conv2d_backward_weight(a, dy, with, workspace, dw);
-                   });
+    Tensor dw;
+    for_images(dy, [&](int64_t first, int64_t count, MemoryFormat format) {
+      // Sums over several calls are kept in f32, as one call keeps its own.
+      const bool is_whole = count == x_shape[0] || dy.dtype() == DType::f64;
+      const DType dtype = is_whole ? dy.dtype() : DType::f32;
+      const Tensor a = operand(images(all, first, count), format);
+      const Tensor d = detail::dense_in(images(dy, first, count), format);
+      Tensor part = empty(shape, {dtype, dy.device(), format});
+      return with_workspace(ConvDirection::backward_weight, a, part, d, params,
+                            [&](const Conv2dParams& with, const Tensor& workspace) {
+                              slots::conv2d_backward_weight(a, d, with, workspace, part);
+                              if (first > 0) slots::binary(BinaryOp::add, dw, part, part);
+                              dw = part;
+                            });
+    });
+    dw = detail::converted(dw, dy.dtype());
     if (pads_channels) {
       const Tensor cut = empty(w_shape, dw.options());
       slots::pad_channels(dw, cut);
@@ -148,14 +214,20 @@ struct Conv2d : Node {
     return detail::dense_in(dw, w_format);
   }
 
-  Tensor input_gradient(const Tensor& dy, MemoryFormat format) {
-    const Tensor b = detail::dense_in(w.take(), format);
-    Tensor dx = empty(x_shape, {dy.dtype(), dy.device(), format});
-    with_workspace(ConvDirection::backward_input, dx, b, dy, params,
-                   [&](const Conv2dParams& with, const Tensor& workspace) {
-                     slots::conv2d_backward_input(dy, b, with, workspace, dx);
-                   });
-    return detail::dense_in(dx, x_format);
+  Tensor input_gradient(const Tensor& dy) {
+    const Tensor weight = w.take();
+    Tensor dx = empty(x_shape, {dy.dtype(), dy.device(), x_format});
+    for_images(dy, [&](int64_t first, int64_t count, MemoryFormat format) {
+      const Tensor d = detail::dense_in(images(dy, first, count), format);
+      const Tensor b = detail::dense_in(weight, format);
+      Result out(images(dx, first, count), format);
+      return with_workspace(ConvDirection::backward_input, out.part, b, d, params,
+                            [&](const Conv2dParams& with, const Tensor& workspace) {
+                              slots::conv2d_backward_input(d, b, with, workspace, out.part);
+                              out.finish();
+                            });
+    });
+    return dx;
   }
 
   Shape check(const Tensor& in_x, const Tensor& in_w, const Tensor& bias) {
