@@ -135,8 +135,11 @@ Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& fi
 void check_writable(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  CHECK_ARG(!path.empty() && !fs::is_directory(path, error), "--save ", path,
-            ": needs a file name, and this is a folder");
+  CHECK_ARG(!path.empty(), "--save: needs a file name");
+  for (const std::string& file : {path, state_path_of(path)}) {
+    CHECK_ARG(!fs::is_directory(file, error), "--save ", path, ": needs a file name, and ", file,
+              " is a folder");
+  }
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";
   CHECK_ARG(fs::is_directory(folder, error), "--save ", path, ": there is no folder ",

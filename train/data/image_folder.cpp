@@ -56,7 +56,9 @@ std::vector<std::string> images_below(const fs::path& folder, int64_t& others) {
     if (hidden(it->path())) {
       it.disable_recursion_pending();
     } else if (!it->is_directory(unreadable)) {
-      if (named_like_an_image(it->path())) {
+      // A pipe of that name would block who opens it; a link to nothing is told when it is opened.
+      const bool is_file = !it->is_other(unreadable);
+      if (is_file && named_like_an_image(it->path())) {
         paths.push_back(it->path().string());
       } else {
         ++others;
