@@ -88,47 +88,6 @@ TEST(Module, ModesReachAllModulesBelow) {
   EXPECT_EQ(net->named_modules()[2].first, "features.0");
 }
 
-// O61.
-TEST(EvalScope, GivesEveryModuleTheModeItHad) {
-  const auto net = small_net();
-  Module* frozen = nullptr;
-  for (const auto& [path, module] : net->named_modules()) {
-    if (path == "features.1") frozen = module;
-  }
-  ASSERT_NE(frozen, nullptr);
-  frozen->eval();
-  const auto modes = [&] {
-    std::vector<bool> out;
-    for (const auto& [path, module] : net->named_modules()) out.push_back(module->training());
-    return out;
-  };
-  const auto before = modes();
-  const Tensor x = ones({2, 1, 4, 4});
-  const auto statistics = net->named_buffers()[0].tensor.to_vector<float>();
-  {
-    const EvalScope evaluation(*net);
-    for (const auto& [path, module] : net->named_modules()) {
-      EXPECT_FALSE(module->training()) << path;
-    }
-    const NoGrad no_grad;
-    EXPECT_EQ((*net)(x).to_vector<float>(), (*net)(x).to_vector<float>()) << "dropout was active";
-  }
-  EXPECT_EQ(modes(), before);
-  EXPECT_EQ(net->named_buffers()[0].tensor.to_vector<float>(), statistics);
-  try {
-    const EvalScope evaluation(*net);
-    throw DeviceError("lost");
-  } catch (const DeviceError&) {
-  }
-  EXPECT_EQ(modes(), before);
-  // A parent in evaluation mode with a child that trains, too.
-  net->eval();
-  frozen->train();
-  const auto mixed = modes();
-  { const EvalScope evaluation(*net); }
-  EXPECT_EQ(modes(), mixed);
-}
-
 TEST(StateDict, RoundTripsThroughOtherDtypesAndLayouts) {
   manual_seed(1);
   const auto from = small_net();

@@ -54,18 +54,6 @@ TEST(GradScaler, UnscaledOverflowStillSkips) {
   EXPECT_EQ(scaler.current_scale(), 4);
 }
 
-// O60 (b).
-TEST(GradScaler, StateSurvives) {
-  GradScaler first({.init_scale = 4096, .growth_interval = 3}, Device::cpu());
-  first.update(false);
-  first.update(false);
-  GradScaler second({.growth_interval = 3}, Device::cpu());
-  second.set_state(first.current_scale(), first.growth_tracker());
-  EXPECT_EQ(second.growth_tracker(), 2);
-  second.update(false);
-  EXPECT_EQ(second.current_scale(), 8192);
-}
-
 // As PyTorch's: each optimizer skips for its own gradients, and the scale is decided once.
 TEST(GradScaler, OfTwoOptimizersDecidesOnceForBoth) {
   GradScaler scaler({.init_scale = 8, .growth_interval = 2}, Device::cpu());

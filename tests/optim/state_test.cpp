@@ -38,19 +38,6 @@ std::vector<OptimizerState> copy_of(const std::vector<OptimizerState>& state) {
   return out;
 }
 
-// O60 (a).
-TEST(OptimizerState, AdamGoesOnFromItsEleventhStep) {
-  Tensor w = leaf({0});
-  const auto first = adam_of({w});
-  for (int i = 0; i < 10; ++i) step_with(*first, w, 1);
-  const double before = w.item();
-  const auto second = adam_of({w});
-  second->load_state_dict(copy_of(first->state_dict()));
-  EXPECT_EQ(second->applied_steps(), 10);
-  step_with(*second, w, 1);
-  EXPECT_NEAR(before - w.item(), 0.01, 1e-6);
-}
-
 TEST(OptimizerState, RoundTripIsBitForBitWithCohortsAndMissingGradients) {
   Tensor a = leaf({1, 2}), b = leaf({3}), never = leaf({5});
   Tensor a2 = leaf({1, 2}), b2 = leaf({3}), never2 = leaf({5});

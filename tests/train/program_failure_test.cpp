@@ -1,16 +1,12 @@
 // How the program ends when something is wrong: exit codes, one clear line, nothing half-written.
 #include <gtest/gtest.h>
-#include <signal.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/device.h"
 #include "tests/train/program_run.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace headroom::test {
 namespace {
@@ -22,15 +18,6 @@ void expect_one_error_line(const ProcessResult& result, const std::string& part)
   ASSERT_NE(at, std::string::npos) << result.err;
   EXPECT_EQ(result.err.find('\n', at), result.err.size() - 1) << result.err;
   EXPECT_NE(result.err.find(part, at), std::string::npos) << result.err;
-}
-
-std::vector<std::string> files_in(const TemporaryFolder& folder) {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.root())) {
-    out.push_back(entry.path().filename().string());
-  }
-  std::sort(out.begin(), out.end());
-  return out;
 }
 
 // Known at the start, so said then: not after an epoch.
@@ -85,7 +72,7 @@ TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
                                        " --save " + out.path("a.safetensors") + " " + flags);
     EXPECT_EQ(result.exit_code, 2) << result.err;
     expect_one_error_line(result, part);
-    EXPECT_EQ(files_in(out), std::vector<std::string>{});
+    EXPECT_EQ(out.names(), std::vector<std::string>{});
   }
 }
 
@@ -110,60 +97,6 @@ TEST(ProgramFailure, AResumeWithAnotherModelNamesBoth) {
   EXPECT_EQ(result.exit_code, 2);
   expect_one_error_line(result, "lenet");
   expect_one_error_line(result, "resnet18");
-}
-
-TEST(ProgramFailure, AFullDiskLeavesThePreviousCheckpointWhole) {
-  const TemporaryFolder folder;
-  const std::string save = folder.path("a.safetensors");
-  ASSERT_EQ(train(tiny_run("--save " + save)).exit_code, 0);
-  const std::vector<std::string> files = files_in(folder);
-  const std::string weights = file_text(save), state = file_text(state_path_of(save));
-  ProcessOptions options;
-  options.file_size_limit_bytes = 4096;
-  const ProcessResult result = train(tiny_run("--seed 9 --save " + save), options);
-  EXPECT_EQ(result.exit_code, 1);
-  expect_one_error_line(result, folder.root());
-  EXPECT_EQ(files_in(folder), files);
-  EXPECT_TRUE(file_text(save) == weights);
-  EXPECT_TRUE(file_text(state_path_of(save)) == state);
-}
-
-// Steps of a few milliseconds without end.
-std::string endless_run(const std::string& flags) {
-  return "--device cpu --data random:1x28x28:10:64 --batch 16 --steps 200000 --no-eval " + flags;
-}
-
-TEST(ProgramInterrupt, EndsAfterTheStepSavesAndReports) {
-  for (const int signal_number : {SIGINT, SIGTERM}) {
-    const TemporaryFolder folder;
-    const std::string save = folder.path("a.safetensors");
-    Process process(train_command(endless_run("--json --save " + save)));
-    ASSERT_TRUE(process.wait_for_output("saved "));  // an epoch has passed
-    process.send(signal_number);
-    const ProcessResult result = process.wait();
-    EXPECT_EQ(result.exit_code, 130) << result.err;
-    const Json json = Json::parse(result.out);
-    EXPECT_EQ(json["interrupted"], true);
-    EXPECT_EQ(load_checkpoint(save).trainer.step, json["steps"].get<int64_t>());
-    const int64_t more = json["steps"].get<int64_t>() + 4;
-    EXPECT_EQ(train(tiny_run("--no-eval --resume " + save + " --steps " + std::to_string(more)))
-                  .exit_code,
-              0);
-  }
-}
-
-TEST(ProgramInterrupt, ASecondSignalEndsAtOnce) {
-  // One step of ten thousand passes.
-  Process process(train_command(
-      "--device cpu --data random:1x28x28:10:160000 --batch 16 --accum 10000 --steps 1"));
-  ASSERT_TRUE(process.wait_for_output("1 step"));
-  process.send(SIGINT);
-  ASSERT_TRUE(process.wait_for_output("stopping after this step"));
-  process.send(SIGINT);
-  const ProcessResult result = process.wait();
-  EXPECT_EQ(result.exit_code, 130);
-  EXPECT_FALSE(result.timed_out);
-  EXPECT_EQ(result.out, "");
 }
 
 }  // namespace

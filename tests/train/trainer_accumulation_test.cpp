@@ -25,24 +25,6 @@ TEST(TrainerAccumulation, DropLastLeavesTheShortWindowOut) {
   for (const StepInfo& step : recorder.steps) EXPECT_EQ(step.images, 24);
 }
 
-// O53.
-TEST(TrainerAccumulation, FewerImagesThanABatchAreOneStepAtFullWeight) {
-  TrainConfig config = small_config("lenet", "random:1x12x12:4:5");
-  config.batch = 16;
-  config.accum = 4;
-  TrainConfig exact = config;
-  exact.batch = 5;
-  exact.accum = 1;
-  Recorder a, b;
-  Trainer(config).run(a);
-  Trainer(exact).run(b);
-  ASSERT_EQ(a.steps.size(), 2u);
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.steps[0].images, 5);
-  config.drop_last = true;
-  EXPECT_THROW(Trainer trainer(config), InvalidArgument);
-}
-
 Tensor sum_of(double mean, int64_t count) { return scalar(mean * static_cast<double>(count)); }
 
 TEST(LossMeter, MicroBatchesOfAWindowAddUpAndReadingMayHappenAnyTime) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <optional>
 
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
@@ -156,38 +155,6 @@ INSTANTIATE_TEST_SUITE_P(Steps, OutOfMemoryInAStep,
                            return std::string(std::get<0>(info.param) ? "Later" : "First") +
                                   (std::get<1>(info.param) ? "Checkpointed" : "");
                          });
-
-// O42: a batch that does not fit, and the training that goes on after it.
-TEST(OutOfMemoryInTraining, ABatchTooLargeDoesNotDisturbTheNextSteps) {
-  const auto losses = [](bool tries) {
-    Stepper setup(false);
-    Doubles out;
-    const int64_t before = allocator().allocated_bytes();
-    if (tries) {
-      const Tensor normal = setup.images;
-      allocator().set_memory_limit(allocator().reserved_bytes() + (int64_t{64} << 20));
-      try {
-        setup.images = empty({4'000'000, 3, 8, 8}, normal.options());
-        ADD_FAILURE() << "it did fit";
-      } catch (const OutOfMemory& error) {
-        EXPECT_EQ(error.facts().requested_bytes, int64_t{4'000'000} * 3 * 64 * 4);
-        EXPECT_GT(error.facts().allocated_bytes, 0);
-        EXPECT_GE(error.facts().reserved_bytes, error.facts().allocated_bytes);
-        EXPECT_GT(error.facts().device_free_bytes, 0);
-      }
-      allocator().set_memory_limit(0);
-      EXPECT_EQ(allocator().allocated_bytes(), before);
-    }
-    for (int i = 0; i < 10; ++i) {
-      setup.step();
-      const NoGrad no_grad;
-      const EvalScope evaluation(*setup.model);
-      out.push_back(cross_entropy((*setup.model)(setup.images), setup.labels).item());
-    }
-    return out;
-  };
-  EXPECT_EQ(losses(true), losses(false));
-}
 
 TEST(OutOfMemoryInTraining, ATrainerThatDoesNotFitGivesEverythingBack) {
   TrainConfig config;

@@ -2,11 +2,6 @@
 // between, and however many threads work.
 #include <gtest/gtest.h>
 
-#include "core/autograd/autograd.h"
-#include "core/ops/contract.h"
-#include "core/ops/ops.h"
-#include "core/tensor/generator.h"
-#include "nn/layers.h"
 #include "tests/train/trainer_run.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -68,12 +63,6 @@ class TrainerResume : public testing::Test {
 
   TemporaryFolder folder;
 };
-
-// O57.
-TEST_F(TrainerResume, AtAnEpochsEndIsBitForBit) {
-  TrainConfig config = small_config();
-  expect_same(whole(config), in_pieces(config, {7}));
-}
 
 TEST_F(TrainerResume, InsideAnEpochWithAdamAmpAndAccumulationIsBitForBit) {
   TrainConfig config = small_config("lenet", "random:3x12x12:4:50");  // cropped and mirrored
@@ -162,65 +151,6 @@ TEST_F(TrainerResume, RefusesAStateOfAnotherRunOrOneThatIsDone) {
   EXPECT_NE(message_of(changed).find("missing"), std::string::npos);
   Recorder goes_on;
   EXPECT_EQ(Trainer(config).run(goes_on).steps, 21);
-}
-
-// O57 for what an embedding program does itself: dropout's random state, norms, scaler, optimizer.
-TEST_F(TrainerResume, OfALibraryLoopThroughACheckpointFileIsBitForBit) {
-  struct Loop {
-    std::shared_ptr<Sequential> model = std::make_shared<Sequential>();
-    std::unique_ptr<Adam> optimizer;
-    GradScaler scaler{{.init_scale = 1024, .growth_interval = 3}, Device::cpu()};
-
-    Loop() {
-      manual_seed(9);
-      model->append(std::make_shared<Linear>(Linear::Options{.in = 6, .out = 16}));
-      model->append(
-          std::make_shared<BatchNorm2d>(BatchNorm2d::Options{.channels = 16, .relu = true}));
-      model->append(std::make_shared<Dropout>(0.3));
-      model->append(std::make_shared<Linear>(Linear::Options{.in = 16, .out = 3}));
-      optimizer = std::make_unique<Adam>(decay_groups(model->parameters(), 0.01), AdamOptions{});
-      optimizer->keep_half_copies(DType::bf16);
-    }
-    double step(int64_t k) {
-      Tensor x = empty({8, 6});
-      slots::fill_normal(77, static_cast<uint64_t>(k), 0, 1, x);
-      const Tensor labels =
-          from_vector(std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 1}, {8}, {DType::i64});
-      Tensor loss;
-      {
-        const Autocast region(DType::bf16);
-        loss = cross_entropy((*model)(x), labels);
-      }
-      backward(loss, scaler.seed());
-      optimizer->step({.scaler = &scaler});
-      optimizer->zero_grad();
-      return loss.item();
-    }
-    Checkpoint checkpoint() const {
-      Checkpoint out{model->state_dict(), optimizer->state_dict(), {}, {}};
-      out.trainer.generator_seed = default_generator().state().seed;
-      out.trainer.generator_offset = default_generator().state().offset;
-      out.trainer.scale = scaler.current_scale();
-      out.trainer.growth_tracker = scaler.growth_tracker();
-      return out;
-    }
-  };
-  const std::string path = folder.file("loop.safetensors");
-  std::vector<double> wanted, got;
-  {
-    Loop loop;
-    for (int k = 0; k < 5; ++k) loop.step(k);
-    save_checkpoint(path, loop.checkpoint());
-    for (int k = 5; k < 10; ++k) wanted.push_back(loop.step(k));
-  }
-  Loop loop;
-  const Checkpoint saved = load_checkpoint(path);
-  loop.model->load_state_dict(saved.model);
-  loop.optimizer->load_state_dict(saved.optimizer);
-  loop.scaler.set_state(saved.trainer.scale, saved.trainer.growth_tracker);
-  default_generator().set_state({saved.trainer.generator_seed, saved.trainer.generator_offset});
-  for (int k = 5; k < 10; ++k) got.push_back(loop.step(k));
-  EXPECT_EQ(got, wanted);
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
 // What the tests of the trainer share: small configurations, and an observer that remembers.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "train/trainer.h"
 
 namespace headroom::test {
@@ -51,34 +49,6 @@ inline std::vector<double> weights_of(Trainer& trainer) {
   }
   return out;
 }
-
-// A folder of its own, gone with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "headroom-test-").string();
-    name.append(6, 'X');  // as mkdtemp wants it, without the mark of unfinished work
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      out.push_back(entry.path().filename().string());
-    }
-    return out;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

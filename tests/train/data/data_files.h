@@ -1,5 +1,4 @@
-// Makes the files that the data tests read: a folder that removes itself, raw bytes, gzip, JPEG,
-// PNG.
+// Makes the files that the data tests read: raw bytes, gzip, JPEG, PNG.
 #pragma once
 
 #include <cstdint>
@@ -11,46 +10,17 @@
 #include <zlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
+
 namespace headroom::test {
 
 using Bytes = std::vector<uint8_t>;
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    const std::string name = "headroom-" + std::string(6, 'X');  // mkdtemp's placeholder
-    std::string pattern = (std::filesystem::temp_directory_path() / name).string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    root_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string root() const { return root_.string(); }
-  // Of a file or folder in it; makes the folders above.
-  std::string path(const std::string& name) const {
-    const std::filesystem::path full = root_ / name;
-    std::filesystem::create_directories(full.parent_path());
-    return full.string();
-  }
-  void make_folder(const std::string& name) const {
-    std::filesystem::create_directories(root_ / name);
-  }
-
- private:
-  std::filesystem::path root_;
-};
 
 inline void write_bytes(const std::string& path, const Bytes& bytes) {
   std::ofstream out(path, std::ios::binary);

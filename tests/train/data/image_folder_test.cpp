@@ -2,8 +2,10 @@
 #include "train/data/image_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -213,6 +215,33 @@ TEST(ImageFolder, RefusesFoldersWithoutWhatItNeeds) {
   expect_contains(refusal(folder.root()), "no images to train on");
   write_flat_image(folder.path("train/a/1.png"), 8, 8, 1);
   expect_contains(refusal(folder.root()), "no images to test on");
+}
+
+TEST(ImageFolder, FollowsLinksToFilesAndClassesAndNamesALinkToNothing) {
+  const TemporaryFolder folder, elsewhere;
+  write_flat_image(elsewhere.path("far/1.png"), 4, 4, 1);
+  write_flat_image(elsewhere.path("far/2.PNG"), 4, 4, 2);
+  write_flat_image(folder.path("a/1.png"), 4, 4, 3);
+  std::filesystem::create_symlink(elsewhere.path("far/1.png"), folder.path("a/2.png"));
+  std::filesystem::create_directory_symlink(elsewhere.path("far"), folder.file("b"));
+  const DataSplit split = open_data(folder.root());
+  EXPECT_EQ(split.train->class_names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(split.train->size() + split.test->size(), 4);
+  std::filesystem::create_symlink(elsewhere.file("gone.png"), folder.path("a/3.png"));
+  expect_contains(refusal(folder.root()), "a/3.png");
+  expect_contains(refusal(folder.root()), "No such file");
+}
+
+// Opening a pipe waits for someone to write to it.
+TEST(ImageFolder, LeavesPipesOutWhateverTheirName) {
+  const TemporaryFolder folder;
+  write_flat_image(folder.path("a/1.png"), 4, 4, 1);
+  write_flat_image(folder.path("a/2.png"), 4, 4, 1);
+  ASSERT_EQ(mkfifo(folder.path("a/3.png").c_str(), 0600), 0);
+  const DataSplit split = open_data(folder.root());
+  EXPECT_EQ(split.train->size() + split.test->size(), 2);
+  ASSERT_EQ(split.train->warnings().size(), 1u);
+  expect_contains(split.train->warnings()[0], "1 files that are not");
 }
 
 TEST(ImageFolder, WarnsOfFilesThatAreNoImages) {
