@@ -1,6 +1,7 @@
 // The four models against numbers that PyTorch produced once (tests/data/reference.json, made by
-// tests/pytorch/make_reference.py): logits, gradients and ten training steps, from weights, images
-// and labels that both sides make from one formula.
+// tests/pytorch/make_reference.py): logits, gradients, ten training steps and logits in evaluation
+// mode, in f64, f32 and under f16 autocast, from weights, images and labels that both sides make
+// from one formula.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,6 +65,7 @@ struct Case {
   bool in_place;
   bool checkpoint;
   bool cudnn = true;
+  bool amp = false;
 };
 
 std::string label(const testing::TestParamInfo<Case>& info) {
@@ -73,6 +75,7 @@ std::string label(const testing::TestParamInfo<Case>& info) {
   if (!run.in_place) out += "_separate";
   if (run.checkpoint) out += "_checkpoint";
   if (!run.cudnn) out += "_native";
+  if (run.amp) out += "_amp";
   return out;
 }
 
@@ -96,17 +99,18 @@ class Reference : public testing::TestWithParam<Case> {
 
 TEST_P(Reference, MatchesPyTorch) {
   const Case& run = GetParam();
-  const Json& expected = reference_["models"][run.model];
+  const Json& expected = reference_[run.amp ? "amp" : "models"][run.model];
   // f64 differs from PyTorch by the order of sums alone. In f32 a few of the millions of ReLU
   // inputs near zero change sign, and each moves the gradients behind it; most in resnet50, whose
   // last norms here see 16 values a channel. The f64 rows check the formulas, the f32 rows that the
   // device's parts fit together.
   const bool exact = run.dtype == DType::f64;
-  const double tolerance = exact ? 1e-9 : 2e-3;
+  // Under autocast every activation is rounded to 11 bits on both sides, by sums in other orders.
+  const double tolerance = exact ? 1e-9 : (run.amp ? 1e-2 : 2e-3);
   // resnet50 amplifies a rounding about a million times a step here: its f32 rows compare the first
   // step alone, its f64 rows the trace to five digits.
   const bool wild = run.model == "resnet50";
-  const double gradient_tolerance = exact ? tolerance : (wild ? 5e-2 : 5e-3);
+  const double gradient_tolerance = exact ? tolerance : (wild ? 5e-2 : (run.amp ? 2e-2 : 5e-3));
   const double trace_tolerance = exact ? (wild ? 1e-5 : 1e-8) : 2e-2;
   const auto batch = expected["batch"].get<int64_t>(), side = expected["side"].get<int64_t>();
 
@@ -131,10 +135,16 @@ TEST_P(Reference, MatchesPyTorch) {
   sgd.momentum = reference_["momentum"];
   sgd.nesterov = true;
   Sgd optimizer(decay_groups(model->parameters(), reference_["weight_decay"]), sgd);
+  if (run.amp) optimizer.keep_half_copies(DType::f16);
+  const auto forward = [&] {
+    const Autocast region(DType::f16, run.amp);
+    return (*model)(images);
+  };
+  const double scale = run.amp ? 1024 : 1;  // as the reference has it
   const auto& trace = expected["trace"];
   const size_t steps = wild && !exact ? 1 : trace.size();
   for (size_t step = 0; step < steps; ++step) {
-    const Tensor logits = (*model)(images);
+    const Tensor logits = forward();
     const Tensor loss = cross_entropy(logits, labels);
     if (step == 0) {
       const auto values = logits.to_vector<double>();
@@ -142,7 +152,11 @@ TEST_P(Reference, MatchesPyTorch) {
         EXPECT_NEAR(values[i], expected["logits"][i].get<double>(), tolerance) << "logit " << i;
       }
     }
-    backward(loss);
+    backward(loss, scalar(scale, {DType::f32, run.device}));
+    for (const Tensor& parameter : model->parameters()) {
+      Tensor gradient = parameter.grad();
+      if (scale != 1 && gradient.defined()) mul_(gradient, 1 / scale);
+    }
     if (step == 0) {
       for (const NamedTensor& entry : model->named_parameters()) {
         const Json& gradient = expected["gradients"][entry.name];
@@ -152,7 +166,8 @@ TEST_P(Reference, MatchesPyTorch) {
         for (const double v : values) squares += v * v;
         const double norm = gradient["norm"];
         EXPECT_NEAR(std::sqrt(squares), norm, gradient_tolerance * norm) << entry.name;
-        if (wild && !exact) continue;  // a flipped sign moves single entries by as much as they are
+        // A flipped sign moves single entries by as much as they are; deep nets in f16 have many.
+        if ((wild && !exact) || (run.amp && run.model != "lenet")) continue;
         // A sampled entry is as exact as the largest entries are, not as itself.
         const double size = norm / std::sqrt(static_cast<double>(values.size()));
         for (size_t i = 0; i < gradient["samples"].size(); ++i) {
@@ -175,6 +190,14 @@ TEST_P(Reference, MatchesPyTorch) {
     const double wanted = expected["buffers"][entry.name];
     EXPECT_NEAR(std::sqrt(squares), wanted, trace_tolerance * wanted) << entry.name;
   }
+  model->eval();
+  const NoGrad no_grad;
+  const auto logits = forward().to_vector<double>();
+  for (size_t i = 0; i < expected["eval_logits"].size(); ++i) {
+    const double wanted = expected["eval_logits"][i];
+    const double allowed = exact ? (wild ? 1e-3 : 1e-8) : 2 * trace_tolerance;
+    EXPECT_NEAR(logits[i], wanted, allowed * std::max(1.0, std::abs(wanted))) << "logit " << i;
+  }
 }
 
 std::vector<Case> runs() {
@@ -193,6 +216,11 @@ std::vector<Case> runs() {
     out.push_back({model, cpu, DType::f64, kNchw, true, false});
     out.push_back({model, cpu, DType::f64, kNhwc, false, false});
     out.push_back({model, cpu, DType::f32, kNhwc, true, false});
+    for (const Device device : {cpu, cuda}) {
+      out.push_back({model, device, DType::f32, kNhwc, true, false, true, true});
+      out.push_back({model, device, DType::f32, kNhwc, false, true, true, true});
+    }
+    out.push_back({model, cuda, DType::f32, kNhwc, true, false, false, true});
   }
   return out;
 }

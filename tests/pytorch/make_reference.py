@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/reference.json: losses, gradients and ten-step loss traces of the four models
-in double precision, from weights, images and labels that both sides make from the formula in
-`noise`.
+"""Writes tests/data/reference.json: losses, gradients, ten-step loss traces and then logits in
+evaluation mode, of the four models in double precision and of two under f16 autocast, from weights,
+images and labels that both sides make from the formula in `noise`.
 
   python3 tests/pytorch/make_reference.py > tests/data/reference.json
 
@@ -25,6 +25,7 @@ RUNS = {
     "resnet18": (4, 32, 10),
     "resnet50": (4, 64, 16),
 }
+AMP_RUNS = ("lenet", "resnet18")
 SAMPLES = 6
 STEPS = 10
 LR, MOMENTUM, DECAY = 2**-10, 0.9, 5e-4  # a rate that f32 holds exactly
@@ -67,12 +68,18 @@ def fill(model):
                 p.copy_(0.1 * v)
 
 
-def run(name):
+def run(name, amp=False):
     batch, side, classes = RUNS[name]
-    model = models.make(name, classes).double().train()
+    dtype = torch.float32 if amp else torch.float64
+    model = models.make(name, classes).to(dtype).train()
     fill(model)
     channels = models.IMAGE[name][0]
-    images = noise("images", (batch, channels, side, side))
+    images = noise("images", (batch, channels, side, side)).to(dtype)
+
+    def forward():
+        with torch.autocast("cpu", dtype=torch.float16, enabled=amp):
+            return model(images)
+
     labels = torch.from_numpy((words("labels", batch) % np.uint64(classes)).astype(np.int64))
     optimizer = torch.optim.SGD(
         models.decay_groups(model, DECAY), lr=LR, momentum=MOMENTUM, nesterov=True
@@ -80,9 +87,13 @@ def run(name):
     out = dict(batch=batch, side=side, classes=classes, channels=channels, gradients={}, trace=[])
     for step in range(STEPS):
         optimizer.zero_grad()
-        logits = model(images)
-        loss = F.cross_entropy(logits, labels)
-        loss.backward()
+        logits = forward()
+        loss = F.cross_entropy(logits.float() if amp else logits, labels)
+        # A power of two, divided out again: small gradients survive f16, rounding stays as it is.
+        scale = 1024.0 if amp else 1.0
+        (loss * scale).backward()
+        for p in model.parameters():
+            p.grad /= scale
         if step == 0:
             out["logits"] = logits.detach().flatten()[:SAMPLES].tolist()
             for parameter, p in model.named_parameters():
@@ -96,6 +107,9 @@ def run(name):
     out["buffers"] = {
         k: v.double().norm().item() for k, v in model.named_buffers() if k.endswith(("mean", "var"))
     }
+    model.eval()
+    with torch.no_grad():
+        out["eval_logits"] = forward().flatten()[:SAMPLES].tolist()
     return out
 
 
@@ -107,6 +121,7 @@ def main():
         momentum=MOMENTUM,
         weight_decay=DECAY,
         models={name: run(name) for name in RUNS},
+        amp={name: run(name, amp=True) for name in AMP_RUNS},
     )
     json.dump(reference, sys.stdout, indent=1)
     print()
