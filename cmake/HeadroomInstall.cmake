@@ -1,5 +1,5 @@
 # cmake --install: the libraries, the public headers, a package for find_package(headroom), and
-# `train`.
+# the programs.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -13,7 +13,7 @@ install(DIRECTORY core nn optim DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/headroo
         FILES_MATCHING PATTERN "*.h")
 install(FILES kernels/register.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/headroom/kernels")
 if(TARGET train)
-  install(TARGETS train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS train memory-compare RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 
 set(headroom_package "${CMAKE_INSTALL_LIBDIR}/cmake/headroom")

@@ -21,10 +21,6 @@ constexpr double kRateSeconds = 0.5;    // the shortest stretch that a rate is m
 constexpr double kRateSmoothing = 0.3;  // weight of the newest stretch
 constexpr size_t kMinBarColumns = 10, kMaxBarColumns = 30;
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 std::string bar(int64_t done, int64_t total, size_t columns) {
   const size_t inner = columns - 2;
   const auto filled =
@@ -62,6 +58,10 @@ std::string counted(int64_t n, const char* noun) {
 }
 
 }  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::string format_duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::lround(std::clamp(seconds, 0.0, 1e9)));

@@ -29,6 +29,8 @@ std::string plain_line(const Progress& progress);
 // left out first.
 std::string terminal_line(const Progress& progress, int columns);
 
+double steady_seconds();  // of a clock that only goes forward
+
 std::string format_duration(double seconds);  // "0:07", "12:05", "1:02:03"
 std::string format_rate(double per_second);   // "3.42", "95.1", "1234"
 // "cuda (NVIDIA H200, ...)"; the name once where the description begins with it.

@@ -1,23 +1,15 @@
 // The program `train`: reads the command line, trains, shows progress, reports. Every failure ends
 // in one line on standard error and the exit code that belongs to it.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <new>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/settings.h"
-#include "kernels/register.h"
 #include "train/command_line.h"
 #include "train/display.h"
+#include "train/main_support.h"
 #include "train/memory_report.h"
 #include "train/observers.h"
 #include "train/report.h"
@@ -25,73 +17,10 @@
 #include "train/signals.h"
 #include "train/trainer.h"
 
-#ifdef HEADROOM_WITH_CUDA
-#include "kernels/cuda/library_versions.h"
-#endif
-
 namespace headroom {
 namespace {
 
-enum ExitCode : int { kDone = 0, kFailed = 1, kWrongInput = 2, kOutOfMemory = 3 };
-
-// File names may hold anything; the message stays one line.
-std::string one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
-  return text;
-}
-
-int fail(const std::string& message, int code) {
-  std::fputs(("train: error: " + one_line(message) + "\n").c_str(), stderr);
-  return code;
-}
-
-void print_result(const std::string& text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) {
-    throw DataError(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
-  }
-}
-
-// Empty where cuDNN computes nothing.
-std::optional<std::string> cudnn_version_of([[maybe_unused]] const TrainConfig& config,
-                                            [[maybe_unused]] Device device) {
-#ifdef HEADROOM_WITH_CUDA
-  if (device.is_cuda() && config.cudnn) return cuda::cudnn_version_text();
-#endif
-  return std::nullopt;
-}
-
-std::string version_text() {
-#ifdef HEADROOM_WITH_CUDA
-  constexpr const char* kBackends = "cpu, cuda";
-#else
-  constexpr const char* kBackends = "cpu";
-#endif
-  return fmt::format("headroom {} (backends: {})\n", HEADROOM_VERSION, kBackends);
-}
-
-// Why this process has no GPU; empty if it has one.
-std::string why_no_gpu() {
-#ifdef HEADROOM_WITH_CUDA
-  const char* reason = "";
-  register_cuda_kernels(&reason);
-  return reason;
-#else
-  return "this program was built without CUDA";
-#endif
-}
-
-void check_device(const TrainConfig& config) {
-  const std::string reason = why_no_gpu();
-  CHECK_ARG(config.device != "cuda" || reason.empty(),
-            "--device cuda: no usable NVIDIA GPU: ", reason,
-            "; allowed here are cpu, meta:cpu, meta:cuda");
-  if (config.device == "auto" && !reason.empty()) {
-    std::fputs(("train: note: " + one_line(reason) + "\n").c_str(), stderr);
-  }
-}
+constexpr const char* kProgram = "train";
 
 int train(Trainer& trainer, RunLog* log) {
   const TrainConfig& config = trainer.config();
@@ -132,39 +61,25 @@ int run(const std::vector<std::string>& arguments) {
       print_result(version_text());
       return kDone;
     }
-    register_kernels();
-    // As CUDA's own variable, but for every kernel and with the op's name in the message.
-    const char* blocking = std::getenv("HEADROOM_LAUNCH_BLOCKING");
-    settings().launch_blocking = blocking && std::string(blocking) == "1";
-    check_device(line.config);
+    open_devices(kProgram, line.config);
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {
       log = std::make_unique<RunLog>(path, !trainer->config().resume.empty(), trainer->device());
     }
   } catch (const InvalidArgument& error) {
-    return fail(error.what(), kWrongInput);
+    return fail(kProgram, error.what(), kWrongInput);
   }
   if (stop_requested()) return kInterruptedExitCode;
   return train(*trainer, log.get());
-}
-
-int guarded(const std::vector<std::string>& arguments) {
-  try {
-    return run(arguments);
-  } catch (const OutOfMemory& error) {
-    return fail(error.what(), kOutOfMemory);
-  } catch (const std::bad_alloc&) {
-    return fail("the host is out of memory", kOutOfMemory);
-  } catch (const std::exception& error) {
-    return fail(error.what(), kFailed);
-  }
 }
 
 }  // namespace
 }  // namespace headroom
 
 int main(int argc, char** argv) {
-  headroom::install_signal_handlers();
-  return headroom::guarded({argv + std::min(argc, 1), argv + argc});
+  using namespace headroom;
+  install_signal_handlers("train: stopping after this step; once more ends at once");
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  return guarded(kProgram, [&] { return run(arguments); });
 }

@@ -23,13 +23,6 @@ std::string row(const std::string& name, const std::string& value) {
   return fmt::format("  {:<18}{}\n", name, value);
 }
 
-// The tag's name for people.
-std::string words_of(Tag tag) {
-  std::string words = name_of(tag);
-  std::replace(words.begin(), words.end(), '_', ' ');
-  return words;
-}
-
 std::string part_rows(const PhasePeak& peak) {
   std::array<int, kTagCount> order{};
   for (int i = 0; i < kTagCount; ++i) order[static_cast<size_t>(i)] = i;
@@ -89,6 +82,12 @@ Json json_of(const PhasePeak& peak) {
 Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 }  // namespace
+
+std::string words_of(Tag tag) {
+  std::string words = name_of(tag);
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
 
 std::string to_table(const Report& report) {
   const RunResult& r = report.result;

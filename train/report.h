@@ -15,6 +15,9 @@ struct Report {
   std::optional<std::string> cudnn_version;  // "9.19.0" where cuDNN computed
 };
 
+// The tag's name for people: "saved activation".
+std::string words_of(Tag tag);
+
 // Accuracy, speed, and memory with the peak's parts, largest first; ends with a newline.
 std::string to_table(const Report& report);
 

@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
 namespace headroom {
 namespace {
 
 std::atomic<int> requests{0};
+const char* note = "";
+size_t note_length = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void say(const char* text, size_t length) {
@@ -21,8 +24,9 @@ void say(const char* text, size_t length) {
 extern "C" void handle_stop(int) {
   if (requests.fetch_add(1) > 0) _exit(kInterruptedExitCode);
   const int saved_errno = errno;
-  constexpr char kNote[] = "\ntrain: stopping after this step; once more ends at once\n";
-  say(kNote, sizeof kNote - 1);
+  say("\n", 1);
+  say(note, note_length);
+  say("\n", 1);
   errno = saved_errno;
 }
 
@@ -39,7 +43,9 @@ void handle(int signal_number) {
 
 }  // namespace
 
-void install_signal_handlers() {
+void install_signal_handlers(const char* text) {
+  note = text;
+  note_length = std::strlen(text);
   handle(SIGINT);
   handle(SIGTERM);
   signal(SIGPIPE, SIG_IGN);

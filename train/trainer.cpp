@@ -44,7 +44,7 @@ struct Trainer::Impl {
     std::string note;
     device = device_of(config, &note);
     if (!note.empty()) info.warnings.push_back(note);
-    if (!config.save.empty()) check_writable(config.save);
+    if (!config.save.empty()) check_writable("--save", config.save);
     if (config.deterministic && config.cudnn_benchmark && device.is_cuda()) {
       info.warnings.push_back(
           "--cudnn-benchmark chooses plans by their time: the next run may choose others, and "

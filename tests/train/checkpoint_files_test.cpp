@@ -147,15 +147,15 @@ TEST(CheckpointFiles, RunningOutOfMemoryWhilePackingWritesNothing) {
 
 TEST(CheckpointFiles, CheckWritableFindsOutBeforeTraining) {
   const TemporaryFolder folder;
-  check_writable(folder.file("run.safetensors"));
+  check_writable("--save", folder.file("run.safetensors"));
   EXPECT_TRUE(folder.names().empty()) << "the check left a file";
-  EXPECT_THROW(check_writable(folder.file("no/run.safetensors")), InvalidArgument);
-  EXPECT_THROW(check_writable(folder.file("")), InvalidArgument);
-  EXPECT_THROW(check_writable(""), InvalidArgument);
+  EXPECT_THROW(check_writable("--save", folder.file("no/run.safetensors")), InvalidArgument);
+  EXPECT_THROW(check_writable("--save", folder.file("")), InvalidArgument);
+  EXPECT_THROW(check_writable("--save", ""), InvalidArgument);
   std::filesystem::create_directory(folder.file("folder"));
-  EXPECT_THROW(check_writable(folder.file("folder")), InvalidArgument);
+  EXPECT_THROW(check_writable("--save", folder.file("folder")), InvalidArgument);
   std::filesystem::create_directory(folder.file("other.state.safetensors"));
-  EXPECT_THROW(check_writable(folder.file("other.safetensors")), InvalidArgument);
+  EXPECT_THROW(check_writable("--save", folder.file("other.safetensors")), InvalidArgument);
 }
 
 }  // namespace

@@ -132,19 +132,19 @@ Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& fi
   return out;
 }
 
-void check_writable(const std::string& path) {
+void check_writable(const std::string& flag, const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  CHECK_ARG(!path.empty(), "--save: needs a file name");
+  CHECK_ARG(!path.empty(), flag, ": needs a file name");
   for (const std::string& file : {path, state_path_of(path)}) {
-    CHECK_ARG(!fs::is_directory(file, error), "--save ", path, ": needs a file name, and ", file,
+    CHECK_ARG(!fs::is_directory(file, error), flag, " ", path, ": needs a file name, and ", file,
               " is a folder");
   }
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";
-  CHECK_ARG(fs::is_directory(folder, error), "--save ", path, ": there is no folder ",
+  CHECK_ARG(fs::is_directory(folder, error), flag, " ", path, ": there is no folder ",
             folder.string());
-  CHECK_ARG(access(folder.c_str(), W_OK | X_OK) == 0, "--save ", path, ": the folder ",
+  CHECK_ARG(access(folder.c_str(), W_OK | X_OK) == 0, flag, " ", path, ": the folder ",
             folder.string(), " cannot be written: ", std::strerror(errno));
 }
 

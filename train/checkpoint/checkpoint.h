@@ -41,8 +41,8 @@ Checkpoint load_checkpoint(const std::string& path);
 // unless it is the trainer's state.
 Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& file);
 
-// Throws InvalidArgument unless a file could be created at `path` now: so a run does not train for
-// an hour and then fail to save.
-void check_writable(const std::string& path);
+// Throws InvalidArgument naming the flag unless a file could be created at `path` now: so a run
+// does not train for an hour and then fail to save.
+void check_writable(const std::string& flag, const std::string& path);
 
 }  // namespace headroom

@@ -1,0 +1,95 @@
+// Labels.
+#include "train/compare/fidelity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace headroom {
+namespace {
+
+// Keys of the configuration that say what is computed, not how.
+constexpr const char* kDefining[] = {
+    "model",     "data",         "image_size", "augment",  "drop_last",
+    "optimizer", "lr",           "momentum",   "nesterov", "schedule",
+    "warmup",    "weight_decay", "clip_norm",  "seed",     "label_smoothing"};
+
+bool is_within(const std::optional<double>& difference, double bound) {
+  return difference && *difference <= bound;
+}
+
+std::optional<double> relative_difference(double a, double b) {
+  const double difference = std::abs(a - b);
+  if (!std::isfinite(difference)) return std::nullopt;
+  if (difference == 0) return 0;
+  return b != 0 ? std::optional<double>(difference / std::abs(b)) : std::nullopt;
+}
+
+}  // namespace
+
+const char* name_of(FidelityLabel label) {
+  switch (label) {
+    case FidelityLabel::bit_identical:
+      return "bit-identical";
+    case FidelityLabel::rounding:
+      return "rounding";
+    case FidelityLabel::changes_training:
+      break;
+  }
+  return "changes training";
+}
+
+double gradient_bound(double unit_roundoff, int64_t depth) {
+  constexpr double kFactor = 6, kDepthPower = 0.75, kMost = 1;
+  return std::min(kMost, kFactor * std::sqrt(unit_roundoff) *
+                             std::pow(static_cast<double>(depth), kDepthPower));
+}
+
+double batch_norm_bound(double unit_roundoff, int64_t depth) {
+  constexpr double kFactor = 16;
+  return kFactor * unit_roundoff * std::sqrt(2 * static_cast<double>(depth));
+}
+
+double loss_bound(double unit_roundoff, int64_t depth) {
+  constexpr double kMost = 0.25;
+  return std::min(kMost, gradient_bound(unit_roundoff, depth));
+}
+
+std::string what_differs(const TrainingFacts& row, const TrainingFacts& first) {
+  for (const char* key : kDefining) {
+    if (row.config.at(key) != first.config.at(key)) return key;
+  }
+  if (row.step_images != first.step_images) return "images per step";
+  if (row.has_batch_norm && row.micro_batch != first.micro_batch) {
+    return "batch norm sees micro-batches of another size";
+  }
+  if (row.skipped_steps != first.skipped_steps) {
+    return fmt::format("the loss scaler skipped {} steps, in the first row {}", row.skipped_steps,
+                       first.skipped_steps);
+  }
+  return {};
+}
+
+Fidelity fidelity_of(const TrainingFacts& row, const TrainingFacts& first) {
+  Fidelity out;
+  out.gradient_difference = row.gradient_difference;
+  out.batch_norm_difference = row.batch_norm_difference;
+  out.loss = row.loss;
+  out.loss_difference = relative_difference(row.loss, first.loss);
+  if (row.first_step_identical && row.fingerprint == first.fingerprint && row.loss == first.loss) {
+    out.label = FidelityLabel::bit_identical;
+    return out;
+  }
+  if (!what_differs(row, first).empty()) return out;
+  const double u = std::max(row.unit_roundoff, first.unit_roundoff);
+  const int64_t depth = first.depth;
+  if (is_within(out.gradient_difference, gradient_bound(u, depth)) &&
+      is_within(out.loss_difference, loss_bound(u, depth)) &&
+      (!first.has_batch_norm || is_within(out.batch_norm_difference, batch_norm_bound(u, depth)))) {
+    out.label = FidelityLabel::rounding;
+  }
+  return out;
+}
+
+}  // namespace headroom
