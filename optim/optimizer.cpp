@@ -259,6 +259,7 @@ void Optimizer::step(const StepOptions& options) {
 }
 
 void Optimizer::zero_grad() {
+  const PhaseScope phase(Phase::optimizer);
   for (Entry& entry : entries_) entry.parameter.set_grad({});
   unscaled_by_ = nullptr;
 }

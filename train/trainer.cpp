@@ -158,11 +158,13 @@ struct Trainer::Impl {
   // One micro-batch: its part of the gradient of the mean over the whole window.
   void forward_backward(const InputBatch& batch) {
     if (config.step_in_backward && batch.plan.last_in_window) stepping.emplace(*optimizer);
-    const PhaseScope phase(Phase::forward);
     CrossEntropyOptions options;
     options.reduction = Reduction::sum;
     options.label_smoothing = config.label_smoothing;
-    const Tensor loss = cross_entropy(forward(batch.images), batch.labels, options);
+    const Tensor loss = [&] {
+      const PhaseScope phase(Phase::forward);
+      return cross_entropy(forward(batch.images), batch.labels, options);
+    }();
     losses.add(loss.detach(), batch.count, batch.plan.in_window == 0);
     const double share = 1.0 / static_cast<double>(batch.plan.window_images);
     backward(loss, scaler ? scaler->seed(share) : scalar(share, {DType::f32, device}));

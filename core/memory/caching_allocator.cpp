@@ -115,7 +115,6 @@ void CachingAllocator::Impl::charge(Piece* piece, int64_t requested) noexcept {
   piece->tag = context.tag;
   piece->path = context.path;
   piece->op = context.op;
-  piece->phase = context.phase;
   const Stat& allocated = stats[Pool::all].allocated_bytes;
   const bool new_peak = allocated.current + piece->bytes > allocated.peak;
   for_pools(piece->small, [&](PoolStats& pool) {
@@ -154,7 +153,7 @@ void CachingAllocator::Impl::record_block(MemoryEvent::Kind kind, const Block& b
   record({.kind = kind,
           .tag = block.tag,
           .previous_tag = previous_tag,
-          .phase = block.phase,
+          .phase = memory_context().phase,
           .path = block.path,
           .op = block.op,
           .bytes = block.bytes,

@@ -88,7 +88,10 @@ TEST_F(MemoryRecord, TellsWhatHappenedInOrder) {
   }
   allocator.retag(block, Tag::saved_activation);
   allocator.retag(block, Tag::saved_activation);  // no change, no event
-  allocator.free(block);
+  {
+    const PhaseScope phase(Phase::backward);
+    allocator.free(block);
+  }
   allocator.empty_cache();
   allocator.set_memory_limit(kMiB);
   EXPECT_THROW(allocate(512, Tag::input, "loader", "copy"), OutOfMemory);
@@ -107,6 +110,9 @@ TEST_F(MemoryRecord, TellsWhatHappenedInOrder) {
   EXPECT_EQ(events[1].phase, Phase::forward);
   EXPECT_EQ(events[2].previous_tag, Tag::temporary);
   EXPECT_EQ(events[2].tag, Tag::saved_activation);
+  // Freed by backward, and still known as what forward made.
+  EXPECT_EQ(events[3].phase, Phase::backward);
+  EXPECT_STREQ(events[3].op, "conv2d");
   EXPECT_EQ(events[3].allocated_bytes, 0);
   EXPECT_EQ(events[4].reserved_bytes, 0);
   EXPECT_EQ(events[5].bytes, 512);
