@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "train/checkpoint/atomic_file.h"
+#include "train/pages.h"
 
 namespace headroom {
 namespace {
@@ -97,7 +98,10 @@ Json memory_report_json(const StepRecord& record, const Report& report) {
 
 void write_memory_report(const std::string& path, const StepRecord& record, const Report& report) {
   const Json data = memory_report_json(record, report);
-  write_file_atomically(path, data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const bool is_page = path.ends_with(".html");
+  write_file_atomically(
+      path, is_page ? page_of_memory_report(data)
+                    : data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace headroom

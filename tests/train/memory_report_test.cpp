@@ -27,6 +27,32 @@ TEST(MemoryReport, OfTheProgramSumsToThePeakToTheByte) {
   EXPECT_EQ(timeline["by_tag"].size(), report["tags"].size());
 }
 
+TEST(MemoryReport, OfAnHtmlFileIsAPageThatHoldsTheReport) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("report.html");
+  const Json run = train_json(tiny_run("--memory-report " + file));
+  const std::string page = file_text(file), data = "id=\"data\">";
+  ASSERT_TRUE(page.starts_with("<!DOCTYPE html>"));
+  const size_t begin = page.find(data) + data.size();
+  const Json report = Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_EQ(report["peak"]["allocated"], run["peak_allocated"]);
+}
+
+// What forward made is freed in backward: the phase is that of the moment, the op that of the block.
+TEST(MemoryReport, GoesThroughThePhasesInOrder) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("report.json");
+  train_json(tiny_run("--memory-report " + file));
+  const Json report = Json::parse(file_text(file));
+  std::vector<std::string> runs;
+  for (const Json& index : report["timeline"]["phase"]) {
+    const auto phase = report["phases"][index.get<size_t>()].get<std::string>();
+    if (phase != "none" && (runs.empty() || runs.back() != phase)) runs.push_back(phase);
+  }
+  // The optimizer's part is that the gradients go.
+  EXPECT_EQ(runs, (std::vector<std::string>{"forward", "backward", "optimizer"}));
+}
+
 TEST(MemoryReport, ThatCannotBeWrittenEndsTheRunWithAnError) {
   const ProcessResult result = train(tiny_run("--memory-report /nowhere/report.json"));
   EXPECT_NE(result.exit_code, 0);
