@@ -235,6 +235,9 @@ void expect_short_and_finished(const Source& source) {
 TEST(Structure, FilesAreShortAndFinished) {
   for (const Source& source : sources()) expect_short_and_finished(source);
   for (const Source& script : scripts()) expect_short_and_finished(script);
+  const std::vector<Source> pages = read_sources({"train/pages"}, {".html", ".css", ".js"});
+  EXPECT_GE(pages.size(), 4u);
+  for (const Source& page : pages) expect_short_and_finished(page);
 }
 
 TEST(Structure, FilesBeginWithWhatTheyAreFor) {

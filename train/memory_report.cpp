@@ -99,9 +99,9 @@ Json memory_report_json(const StepRecord& record, const Report& report) {
 void write_memory_report(const std::string& path, const StepRecord& record, const Report& report) {
   const Json data = memory_report_json(record, report);
   const bool is_page = path.ends_with(".html");
-  write_file_atomically(
-      path, is_page ? page_of_memory_report(data)
-                    : data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomically(path,
+                        is_page ? page_of_memory_report(data)
+                                : data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace headroom

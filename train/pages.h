@@ -15,9 +15,9 @@ std::string page_of_memory_report(const nlohmann::ordered_json& data);
 //   "model", "batch", "accum", "device", "device_description", "cudnn_version", "steps"
 //   "command"   what to type to measure it again
 //   "rows"      [{"name", "flags": [..], "status": "ok" | "out of memory" | "failed" | "left out",
-//               "message", "peak_allocated", "peak_reserved", "device_bytes", "parts": {tag: bytes},
-//               "first_step_peak", "evaluation_peak", "step_ms", "images_per_s",
-//               "saved": part of the first row's peak that this one does without,
+//               "message", "peak_allocated", "peak_reserved", "device_bytes",
+//               "parts": {tag: bytes}, "first_step_peak", "evaluation_peak", "step_ms",
+//               "images_per_s", "saved": part of the first row's peak that it does without,
 //               "fidelity": {"label": "reference" | "bit-identical" | "rounding" |
 //                            "changes training", "gradient_difference", "loss",
 //                            "loss_difference", "batch_norm_difference"},

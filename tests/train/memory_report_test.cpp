@@ -38,7 +38,7 @@ TEST(MemoryReport, OfAnHtmlFileIsAPageThatHoldsTheReport) {
   EXPECT_EQ(report["peak"]["allocated"], run["peak_allocated"]);
 }
 
-// What forward made is freed in backward: the phase is that of the moment, the op that of the block.
+// What forward made is freed in backward: the phase is the moment's, the op that of the block.
 TEST(MemoryReport, GoesThroughThePhasesInOrder) {
   const TemporaryFolder folder;
   const std::string file = folder.path("report.json");

@@ -1,7 +1,6 @@
 // The pages in a real browser: drawn, sortable, readable on a phone and in the dark. What is looked
 // at stands in pages_browser.py. HEADROOM_PICTURES=FOLDER keeps pictures of the pages.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdlib>

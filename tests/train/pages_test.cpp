@@ -53,13 +53,9 @@ TEST(Pages, GiveBackTheDataThatTheyHold) {
 TEST(Pages, TakeAnyTextAsText) {
   Json data = sample_comparison();
   const std::vector<std::string> texts = {
-      "</script><script>throw 1</script>",
-      "<!-- <script>",
-      "]]>",
+      "</script><script>throw 1</script>",           "<!-- <script>",   "]]>",
       "\"quoted\" \\ \n\t and \xE2\x80\xA8",  // the line separator that ends a line of JavaScript
-      "/* common.js */ /* common.css */ /* data */",
-      "&lt;/script&gt;",
-      "</SCRIPT >"};
+      "/* common.js */ /* common.css */ /* data */", "&lt;/script&gt;", "</SCRIPT >"};
   for (const std::string& text : texts) {
     data["rows"][0]["name"] = text;
     for (const PageKind& page : kPages) {
@@ -191,11 +187,14 @@ TEST(Pages, ColoursOfTagsStayApartForColourBlindReaders) {
   }
 }
 
-TEST(Pages, KnowAColourForEveryTag) {
+TEST(Pages, KnowAColourAndAPlaceInTheStackForEveryTag) {
+  const std::string css(page_texts::common_css), script(page_texts::common_js);
+  const size_t stack = script.find("const kTags");
+  const std::string tags = script.substr(stack, script.find("];", stack) - stack);
   for (int tag = 0; tag < kTagCount; ++tag) {
     const std::string name = name_of(static_cast<Tag>(tag));
-    EXPECT_EQ(count_of(std::string(page_texts::common_css), "--" + name + ": #"), 2u) << name;
-    EXPECT_EQ(count_of(std::string(page_texts::common_js), "\"" + name + "\""), 1u) << name;
+    EXPECT_EQ(count_of(css, "--" + name + ": #"), 2u) << name;  // light and dark
+    EXPECT_EQ(count_of(tags, '"' + name + '"'), 1u) << name;
   }
 }
 
