@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
 #include "train/display.h"
 #include "train/main_support.h"
@@ -62,6 +63,9 @@ int run(const std::vector<std::string>& arguments) {
       return kDone;
     }
     open_devices(kProgram, line.config);
+    if (!line.config.memory_report.empty()) {
+      check_writable("--memory-report", line.config.memory_report);
+    }
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {

@@ -182,7 +182,7 @@ constexpr const char* kUsage =
 Trains each configuration in a process of its own, a few steps long, and prints
 one table: what each saves, what it costs, and whether it changes the training.
 
-  flags of train     what all rows share: --model, --data, --batch, --device, ...
+  flags of train     what all rows share: --model, --data, --batch, --device ...
                      (train --help lists them); --steps is 10 unless given
   CONFIGURATION      flags without their dashes, joined by '+': amp, amp=bf16,
                      checkpoint, no-inplace, layout=nchw, amp+checkpoint; and
@@ -193,7 +193,7 @@ one table: what each saves, what it costs, and whether it changes the training.
                      a list: every remedy that this program has
   --json FILE        the rows with their parts and the memory over one step
   --csv FILE         the rows for a spreadsheet
-  --html FILE        a page with charts; each file is replaced whole or not at all
+  --html FILE        a page with charts; files are replaced whole or not at all
   -h, --help         this text
   --version          the version
 

@@ -92,7 +92,8 @@ TEST(Fidelity, EachDifferenceBeyondTheBoundChangesTheTraining) {
 }
 
 TEST(Fidelity, AnotherTrainingIsOneWhateverItsFirstNumbersSay) {
-  for (const auto& [key, value] : some_facts().config.items()) {
+  const TrainingFacts usual = some_facts();
+  for (const auto& [key, value] : usual.config.items()) {
     EXPECT_EQ(label_of([&](TrainingFacts& row) { row.config[key] = 2; }),
               FidelityLabel::changes_training)
         << key;

@@ -117,7 +117,8 @@ TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
   const TemporaryFolder folder;
   const std::string csv = folder.path("rows.csv");
   const Json out = compare_json(tiny_comparison(
-      "--csv " + csv + " -- base memory-limit=10MiB memory-limit=1MiB image-size=7 checkpoint"));
+      "--csv " + csv +
+      " -- base memory-limit=10MiB memory-limit=1MiB data=random:1x7x7:10:64 checkpoint"));
   const Json small = row_of(out, "memory-limit=10MiB");
   EXPECT_EQ(small.at("status"), "out of memory");
   EXPECT_NE(small.at("message").get<std::string>().find("asked for"), std::string::npos) << small;
@@ -128,8 +129,9 @@ TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
   EXPECT_TRUE(small.at("fidelity").is_null());
   EXPECT_EQ(row_of(out, "memory-limit=1MiB").at("status"), "out of memory");
   // Other parameters: nothing to compare, and another training.
-  EXPECT_EQ(label_of(out, "image-size=7"), "changes training");
-  EXPECT_TRUE(row_of(out, "image-size=7").at("fidelity").at("gradient_difference").is_null());
+  EXPECT_EQ(label_of(out, "data=random:1x7x7:10:64"), "changes training");
+  EXPECT_TRUE(
+      row_of(out, "data=random:1x7x7:10:64").at("fidelity").at("gradient_difference").is_null());
   EXPECT_EQ(label_of(out, "checkpoint"), "bit-identical");
   EXPECT_NE(file_text(csv).find("\r\nmemory-limit=1MiB,"), std::string::npos);
 }
@@ -137,13 +139,14 @@ TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
 TEST(MemoryCompare, AFailedRowHasItsMessageAndAFirstRowThatFailedIsComparedWithNothing) {
   const TemporaryFolder folder;
   const std::string file = folder.path("compare.json");
-  const ProcessResult result = compare(
-      tiny_comparison("--json " + file + " -- memory-limit=1MiB image-size=2 base checkpoint"));
+  const ProcessResult result = compare(tiny_comparison(
+      "--json " + file + " -- memory-limit=1MiB data=random:1x2x2:10:64 base checkpoint"));
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_NE(result.out.find("image-size=2: lenet: images must be at least"), std::string::npos)
+  EXPECT_NE(result.out.find("data=random:1x2x2:10:64: lenet: images must be at least"),
+            std::string::npos)
       << result.out;
   const Json out = Json::parse(file_text(file));
-  EXPECT_EQ(row_of(out, "image-size=2").at("status"), "failed");
+  EXPECT_EQ(row_of(out, "data=random:1x2x2:10:64").at("status"), "failed");
   EXPECT_EQ(row_of(out, "base").at("status"), "ok");
   EXPECT_EQ(label_of(out, "checkpoint"), "none");
   EXPECT_TRUE(row_of(out, "checkpoint").at("saved").is_null());
