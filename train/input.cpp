@@ -244,6 +244,10 @@ DeviceInput::DeviceInput(const Dataset& data, BatchSource source, const InputOpt
     : impl_(std::make_unique<Impl>(data, std::move(source), options)) {}
 DeviceInput::~DeviceInput() = default;
 
-std::optional<InputBatch> DeviceInput::next() { return impl_->next(); }
+std::optional<InputBatch> DeviceInput::next() {
+  // Waiting for images is a phase of a trace, though no block is charged to it.
+  const RangeScope range(RangeKind::phase, "input");
+  return impl_->next();
+}
 
 }  // namespace headroom

@@ -15,9 +15,14 @@ struct Settings {
   // TF32 tensor cores for f32 on CUDA: PyTorch's default is convolutions only.
   Tf32 tf32 = Tf32::conv;
   int64_t workspace_limit_bytes = int64_t{32} << 20;  // the most one convolution may ask for
-  bool launch_blocking = false;                       // every kernel waits for its own end
+  // Every kernel waits for its own end, so that a failure is reported by the op that caused it.
+  // From the start where HEADROOM_LAUNCH_BLOCKING=1 or CUDA_LAUNCH_BLOCKING=1 is set.
+  bool launch_blocking = false;
 };
 
 Settings& settings();
+
+// Whether an environment variable that switches something on is "1".
+bool is_switched_on(const char* variable);
 
 }  // namespace headroom

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "core/base/error.h"
 
@@ -97,18 +98,31 @@ TagScope::TagScope(Tag tag) : previous_(context.tag) { context.tag = tag; }
 TagScope::~TagScope() { context.tag = previous_; }
 
 PathScope::PathScope(std::string_view name) : previous_(context.path) {
-  context.path = child_path(previous_, name);
+  enter(child_path(previous_, name));
 }
 PathScope::PathScope(PathId whole_path) : previous_(context.path) {
   paths().check(whole_path);
-  context.path = whole_path;
+  enter(whole_path);
 }
-PathScope::~PathScope() { context.path = previous_; }
+PathScope::~PathScope() {
+  if (listener_) listener_->end_range();
+  context.path = previous_;
+}
 
-OpScope::OpScope(const char* op) : previous_(context.op) { context.op = op; }
+void PathScope::enter(PathId path) {
+  context.path = path;
+  if (path == previous_ || path == 0) return;
+  listener_ = detail::range_listener;
+  if (listener_) listener_->begin_range(RangeKind::module, path_name(path).c_str(), 0);
+}
+
+// The context changes before the range begins, so a listener finds in it what the range is of.
+OpScope::OpScope(const char* op)
+    : previous_(std::exchange(context.op, op)), range_(RangeKind::op, op) {}
 OpScope::~OpScope() { context.op = previous_; }
 
-PhaseScope::PhaseScope(Phase phase) : previous_(context.phase) { context.phase = phase; }
+PhaseScope::PhaseScope(Phase phase)
+    : previous_(std::exchange(context.phase, phase)), range_(RangeKind::phase, name_of(phase)) {}
 PhaseScope::~PhaseScope() { context.phase = previous_; }
 
 }  // namespace headroom

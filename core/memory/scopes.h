@@ -1,11 +1,13 @@
 // The context that allocations are charged to: tag, module path, op and phase. Scopes are per
-// thread and nest; each restores what it found.
+// thread and nest; each restores what it found. Those of phases, modules and ops are ranges of a
+// trace (core/base/ranges.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "core/base/ranges.h"
 #include "core/memory/tag.h"
 
 namespace headroom {
@@ -58,7 +60,10 @@ class PathScope {
   PathScope& operator=(const PathScope&) = delete;
 
  private:
+  void enter(PathId path);
+
   PathId previous_;
+  RangeListener* listener_ = nullptr;  // of the range that a change of the path is
 };
 
 // `op` must be a static string.
@@ -71,6 +76,7 @@ class OpScope {
 
  private:
   const char* previous_;
+  RangeScope range_;
 };
 
 class PhaseScope {
@@ -82,6 +88,7 @@ class PhaseScope {
 
  private:
   Phase previous_;
+  RangeScope range_;
 };
 
 }  // namespace headroom

@@ -1,6 +1,7 @@
 // A kernel slot is a typed variable with one function pointer per device: the seam between an op
 // and the kernels that do its work. Calling a slot is the one place that checks that the operands'
-// devices agree, leaves a launch trail, and blocks when launches are to block.
+// devices agree, is a range of a trace, leaves a launch trail, and blocks when launches are to
+// block.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/base/ranges.h"
 #include "core/tensor/view.h"
 
 namespace headroom {
@@ -60,6 +62,7 @@ class KernelSlot<void(Args...)> final : public SlotBase {
     const Function function = function_[static_cast<int>(device->type)];
     if (function == nullptr) fail_missing(*device);
     DeviceRuntime& runtime = runtime_of(*device);
+    const RangeScope range(RangeKind::kernel, name());
     runtime.begin_kernel(name());
     function(args...);
     runtime.end_kernel(name());

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 
+#include "core/memory/scopes.h"
+
 namespace headroom::cuda {
 namespace {
 
@@ -24,12 +26,26 @@ Context& context() {
   return *instance;
 }
 
-// Names are string literals, so the ring can be read at any time.
+// Names are string literals and paths live as long as the process, so the ring can be read at any
+// time.
+struct Launch {
+  std::atomic<const char*> kernel{nullptr};
+  std::atomic<PathId> path{0};
+  std::atomic<Phase> phase{Phase::none};
+};
 struct Trail {
-  std::array<std::atomic<const char*>, kTrailLength> names{};
+  std::array<Launch, kTrailLength> launches{};
   std::atomic<uint64_t> count{0};
+  std::atomic<uint64_t> ended{0};  // of them, known to have ended well
 };
 Trail trail;
+
+std::string described(const char* what, PathId path, Phase phase) {
+  std::string out = what;
+  if (path != 0) out += " of " + path_name(path);
+  if (phase != Phase::none) out += detail::concat(" (", name_of(phase), ")");
+  return out;
+}
 
 // Whether a status can stem from a kernel that ran earlier than the failing call.
 bool may_be_late(cudaError_t status) {
@@ -43,8 +59,14 @@ bool may_be_late(cudaError_t status) {
 void throw_cuda_error(cudaError_t status, const char* call) {
   std::string message =
       detail::concat(call, ": ", cudaGetErrorName(status), ", ", cudaGetErrorString(status));
-  if (may_be_late(status) && trail.count.load() > 0) {
-    message += detail::concat("; last kernels, newest last: ", recent_kernels(8));
+  constexpr int kListed = 8;
+  const int64_t suspects = unfinished_kernels();
+  if (may_be_late(status) && suspects > 0) {
+    message += detail::concat(
+        "; kernels run later than they are launched, so it may stem from any of the ", suspects,
+        " launched since the device was last waited for, the last of them, newest last: ",
+        recent_kernels(kListed),
+        "; HEADROOM_LAUNCH_BLOCKING=1 (train --launch-blocking) names the one that fails");
   }
   throw DeviceError(message);
 }
@@ -79,21 +101,43 @@ void* reduction_scratch() { return context().reduction_scratch; }
 FaultRecord* fault_record() { return context().fault_device; }
 
 void leave_trail(const char* kernel) {
+  const MemoryContext& context = memory_context();
   const uint64_t place = trail.count.fetch_add(1, std::memory_order_relaxed);
-  trail.names[place % kTrailLength].store(kernel, std::memory_order_relaxed);
+  Launch& launch = trail.launches[place % kTrailLength];
+  launch.kernel.store(kernel, std::memory_order_relaxed);
+  launch.path.store(context.path, std::memory_order_relaxed);
+  launch.phase.store(context.phase, std::memory_order_relaxed);
+}
+
+void clear_trail() {
+  trail.ended.store(trail.count.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+int64_t unfinished_kernels() {
+  const uint64_t ended = trail.ended.load(std::memory_order_relaxed);
+  return static_cast<int64_t>(trail.count.load(std::memory_order_relaxed) - ended);
 }
 
 std::string recent_kernels(int count) {
   const uint64_t end = trail.count.load(std::memory_order_relaxed);
-  const uint64_t kept = std::min<uint64_t>(
-      {end, static_cast<uint64_t>(std::max(count, 0)), static_cast<uint64_t>(kTrailLength)});
+  const uint64_t kept = std::min<uint64_t>({static_cast<uint64_t>(unfinished_kernels()),
+                                            static_cast<uint64_t>(std::max(count, 0)),
+                                            static_cast<uint64_t>(kTrailLength)});
   std::string out;
   for (uint64_t place = end - kept; place < end; ++place) {
-    const char* name = trail.names[place % kTrailLength].load(std::memory_order_relaxed);
+    const Launch& launch = trail.launches[place % kTrailLength];
+    const char* kernel = launch.kernel.load(std::memory_order_relaxed);
     if (!out.empty()) out += ", ";
-    out += name ? name : "?";
+    out += described(kernel ? kernel : "?", launch.path.load(std::memory_order_relaxed),
+                     launch.phase.load(std::memory_order_relaxed));
   }
   return out;
+}
+
+std::string current_op() {
+  const MemoryContext& context = memory_context();
+  return described(*context.op ? detail::concat("op ", context.op).c_str() : "no op", context.path,
+                   context.phase);
 }
 
 void throw_recorded_fault() {

@@ -21,8 +21,8 @@ namespace headroom::cuda {
 
 // ---- errors ----
 
-// Throws DeviceError "call: error name, description", with the last kernels when the error may come
-// from one of them.
+// Throws DeviceError "call: error name, description", and if the error may come from an earlier
+// kernel, which ones were launched since the device was last known to be well.
 [[noreturn]] void throw_cuda_error(cudaError_t status, const char* call);
 
 #define CUDA_CHECK(call)                                            \
@@ -50,12 +50,19 @@ int sm_count();
 constexpr int64_t kReductionScratchBytes = int64_t{1} << 20;
 void* reduction_scratch();
 
-// ---- launch trail: the last kernel names, for messages ----
+// ---- launch trail: the last kernels, for messages ----
 
 constexpr int kTrailLength = 64;
+// Notes a kernel, with the module and phase of the calling thread's context.
 void leave_trail(const char* kernel);
-// The newest `count` names, newest last, joined by ", ".
+// All kernels so far have ended well.
+void clear_trail();
+// Kernels launched since then.
+int64_t unfinished_kernels();
+// The newest `count` of them, newest last: "relu of conv1 (forward), matmul of fc (forward)".
 std::string recent_kernels(int count);
+// The op, module and phase that the calling thread is in: "op relu of conv1 (forward)".
+std::string current_op();
 
 // ---- errors that only a kernel can see ----
 

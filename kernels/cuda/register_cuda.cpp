@@ -1,8 +1,10 @@
 // Registers the CUDA runtime and every family of kernels, when a GPU answers that can run them.
 #include <string>
 
+#include "core/base/settings.h"
 #include "kernels/cuda/cuda_common.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/nvtx_ranges.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/register.h"
 
@@ -45,6 +47,7 @@ std::string try_register() {
   register_cuda_loss_kernels();
   register_cuda_input_kernels();
   register_cuda_optimizer_kernels();
+  if (is_switched_on("HEADROOM_NVTX")) set_range_listener(&cuda::nvtx_ranges());
   return {};
 }
 

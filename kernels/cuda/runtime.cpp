@@ -2,8 +2,6 @@
 // the host waits, which are also where errors of the device come to light.
 #include "kernels/cuda/runtime.h"
 
-#include <nvtx3/nvToolsExt.h>
-
 #include <fstream>
 #include <string>
 
@@ -105,6 +103,7 @@ class CudaRuntime final : public DeviceRuntime {
           cudaMemcpyAsync(to, from, byte_count(bytes), cudaMemcpyDeviceToHost, compute_stream()));
     }
     CUDA_CHECK(cudaStreamSynchronize(compute_stream()));
+    clear_trail();
     throw_recorded_fault();
   }
   void copy_within(void* to, const void* from, int64_t bytes) override {
@@ -119,6 +118,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   void synchronize() override {
     CUDA_CHECK(cudaDeviceSynchronize());
+    clear_trail();
     throw_recorded_fault();
   }
   void check_async_error() override {
@@ -129,6 +129,7 @@ class CudaRuntime final : public DeviceRuntime {
         cudaGetLastError();  // work is under way: an answer, not an error
       } else {
         CUDA_CHECK(status);
+        clear_trail();
       }
     }
     throw_recorded_fault();
@@ -159,30 +160,16 @@ class CudaRuntime final : public DeviceRuntime {
     return ms;
   }
 
-  void begin_kernel(const char* name) override {
-    close_range();  // left open by a kernel that threw
-    leave_trail(name);
-    nvtxRangePushA(name);
-    range_open_ = true;
-  }
+  void begin_kernel(const char* name) override { leave_trail(name); }
   void end_kernel(const char* name) override {
-    close_range();
     if (!settings().launch_blocking || capturing()) return;
     const cudaError_t status = cudaStreamSynchronize(compute_stream());
     if (status != cudaSuccess) {
       throw DeviceError(detail::concat(name, ": the kernel failed: ", cudaGetErrorName(status),
-                                       ", ", cudaGetErrorString(status)));
+                                       ", ", cudaGetErrorString(status), "; ", current_op()));
     }
     throw_recorded_fault();
   }
-
- private:
-  void close_range() {
-    if (range_open_) nvtxRangePop();
-    range_open_ = false;
-  }
-
-  bool range_open_ = false;
 };
 
 }  // namespace
