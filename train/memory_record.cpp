@@ -7,9 +7,6 @@
 namespace headroom {
 namespace {
 
-// A step of resnet50 has some three thousand; with many micro-batches the oldest are dropped.
-constexpr int64_t kRecordedEvents = int64_t{1} << 19;
-
 // Applies an event to the bytes by tag, forwards (+1) or backwards (-1).
 void apply_event(const MemoryEvent& event, int direction, BytesByTag& bytes) {
   const auto at = [&](Tag tag) -> int64_t& { return bytes[static_cast<size_t>(tag)]; };
@@ -43,27 +40,35 @@ void StepRecorder::on_start(const RunInfo& info) {
 }
 
 void StepRecorder::on_step_begin(int64_t step) {
-  if (step >= from_step_) allocator_of(device_).record_events(kRecordedEvents);
+  begun_ = step;
+  allocator_of(device_).record_events(kRecordedEvents);
 }
+
+// A failure there is of interest as well.
+void StepRecorder::on_evaluation_begin() { allocator_of(device_).record_events(kRecordedEvents); }
 
 void StepRecorder::on_step(const StepInfo& step) {
   if (step.step < from_step_) return;
-  CachingAllocator& allocator = allocator_of(device_);
   int64_t highest = 0;
-  for (const MemoryEvent& event : allocator.events()) {
+  for (const MemoryEvent& event : allocator_of(device_).events()) {
     highest = std::max(highest, event.allocated_bytes);
   }
-  if (record_ && highest <= record_->peak.allocated_bytes) {
-    allocator.record_events(0);
-    return;
-  }
+  if (!record_ || highest > record_->peak.allocated_bytes) record_ = take(step.step);
+}
+
+StepRecord StepRecorder::unfinished() const { return take(begun_); }
+
+StepRecord StepRecorder::take(int64_t step) const {
+  const CachingAllocator& allocator = allocator_of(device_);
   StepRecord record;
-  record.step = step.step;
+  record.step = step;
   record.log = allocator.event_log();
   record.segments = allocator.snapshot();
   record.peak = peak_of(record.log);
-  allocator.record_events(0);
-  record_ = std::move(record);
+  const int64_t limit = allocator.memory_limit();
+  record.free_bytes = limit > 0 ? std::max<int64_t>(0, limit - allocator.reserved_bytes())
+                                : runtime_of(device_).memory_info().free_bytes;
+  return record;
 }
 
 std::vector<TimelinePoint> timeline_of(const EventLog& log) {

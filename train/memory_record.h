@@ -12,17 +12,23 @@
 
 namespace headroom {
 
+// Events kept of a step. One of resnet50 has some three thousand; with many micro-batches the
+// oldest are dropped.
+constexpr int64_t kRecordedEvents = int64_t{1} << 19;
+
 struct StepRecord {
   int64_t step = 0;
   EventLog log;                       // from the step's begin to its end
   std::vector<SegmentInfo> segments;  // at its end
   MemoryPeak peak;
+  int64_t free_bytes = 0;  // at its end: what could still be reserved of the limit or the device
 };
 
 // Records the step with the highest peak, the first of them where several have it. The first step
 // of the process, which searches plans and makes optimizer state, counts only if there is no other:
 // so the record's peak is the run's. Steps differ a little until the cache has settled, since a
-// block is not split for a small remainder. A step that is tried again is recorded anew.
+// block is not split for a small remainder. A step that is tried again is recorded anew. While the
+// recorder lives it uses the allocator's record of events, afresh for each step and evaluation.
 class StepRecorder : public TrainObserver {
  public:
   explicit StepRecorder(Device device) : device_(device) {}
@@ -33,13 +39,21 @@ class StepRecorder : public TrainObserver {
   void on_start(const RunInfo& info) override;
   void on_step_begin(int64_t step) override;
   void on_step(const StepInfo& step) override;
+  void on_evaluation_begin() override;
 
   // Nothing before the step has ended.
   const std::optional<StepRecord>& record() const { return record_; }
 
+  // The step or evaluation that an exception has ended: all that it did, its failure and the
+  // clearing up included. For callers that caught it; record() stays.
+  StepRecord unfinished() const;
+
  private:
+  StepRecord take(int64_t step) const;
+
   Device device_;
   int64_t from_step_ = 0;
+  int64_t begun_ = 0;  // step
   std::optional<StepRecord> record_;
 };
 

@@ -79,6 +79,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
       block.tag = piece->tag;
       block.path = piece->path;
       block.op = piece->op;
+      block.phase = piece->phase;
       segment.allocated_bytes += piece->bytes;
     }
   }

@@ -158,7 +158,8 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
           .phase = context.phase,
           .path = context.path,
           .op = context.op,
-          .bytes = requested});
+          .bytes = requested,
+          .requested_bytes = requested});
 
   const MemoryInfo device_memory = runtime.memory_info();
   OutOfMemory::Facts facts;

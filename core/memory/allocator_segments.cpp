@@ -186,6 +186,7 @@ Piece* CachingAllocator::Impl::take_new_segment(int64_t segment_bytes, bool smal
   });
   record({.kind = MemoryEvent::Kind::segment_acquire,
           .bytes = segment_bytes,
+          .address = reinterpret_cast<uint64_t>(address),
           .segment = piece->segment});
   return piece;
 }
@@ -210,6 +211,7 @@ void CachingAllocator::Impl::release_segment(Piece* whole) noexcept {
   });
   record({.kind = MemoryEvent::Kind::segment_release,
           .bytes = whole->bytes,
+          .address = reinterpret_cast<uint64_t>(whole->address),
           .segment = whole->segment});
   retire(whole);
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -88,7 +87,6 @@ struct CachingAllocator::Impl {
   FreeList free_small, free_large;
 
   EventRing ring;
-  const std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
 
  private:
   FreeList& list_of(const Piece* piece) { return piece->small ? free_small : free_large; }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/memory/allocator_state.h"
 
 namespace headroom {
@@ -141,9 +142,7 @@ void CachingAllocator::Impl::record(MemoryEvent event) noexcept {
   if (!ring.on()) return;
   event.allocated_bytes = stats[Pool::all].allocated_bytes.current;
   event.reserved_bytes = reserved();
-  event.time_us =
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - made)
-          .count();
+  event.time_us = process_time_ns() / 1000;
   ring.add(event);
 }
 
@@ -157,6 +156,8 @@ void CachingAllocator::Impl::record_block(MemoryEvent::Kind kind, const Block& b
           .path = block.path,
           .op = block.op,
           .bytes = block.bytes,
+          .requested_bytes = block.requested_bytes,
+          .address = reinterpret_cast<uint64_t>(block.address),
           .segment = block.segment,
           .offset = block.offset});
 }

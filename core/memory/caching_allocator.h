@@ -56,6 +56,7 @@ struct BlockInfo {
   Tag tag = Tag::temporary;
   PathId path = 0;
   std::string op;
+  Phase phase = Phase::none;  // in which it was made
 };
 struct SegmentInfo {
   int64_t number = 0, bytes = 0, allocated_bytes = 0;
@@ -116,7 +117,7 @@ class CachingAllocator {
   std::vector<SegmentInfo> snapshot() const;
 
   // Recording keeps every event from now on, the oldest dropped beyond `capacity` events, each of
-  // which takes 64 B of host memory. Starts afresh if it was on; record_events(0) stops and clears.
+  // which takes 80 B of host memory. Starts afresh if it was on; record_events(0) stops and clears.
   // Throws InvalidArgument for a negative capacity or one that host memory cannot hold.
   void record_events(int64_t capacity);
   std::vector<MemoryEvent> events() const;

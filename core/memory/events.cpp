@@ -14,7 +14,7 @@
 namespace headroom {
 namespace {
 
-static_assert(sizeof(MemoryEvent) == 64, "the header states this size");
+static_assert(sizeof(MemoryEvent) == 80, "the header states this size");
 
 int64_t allocated_change(const MemoryEvent& event) {
   switch (event.kind) {

@@ -27,12 +27,14 @@ struct MemoryEvent {
   Phase phase = Phase::none;          // in which it happened
   PathId path = 0;                    // of what made the block, as is op
   const char* op = "";
-  int64_t bytes = 0;  // of the block or segment
+  int64_t bytes = 0;            // of the block or segment
+  int64_t requested_bytes = 0;  // of the block, as asked
+  uint64_t address = 0;         // of the block or segment; says nothing once it is given back
   int64_t segment = 0;
   int64_t offset = 0;
   int64_t allocated_bytes = 0;  // after the event
   int64_t reserved_bytes = 0;   // after the event
-  int64_t time_us = 0;          // since the allocator was made
+  int64_t time_us = 0;          // of process_time_ns() (core/base/clock.h)
 };
 const char* name_of(MemoryEvent::Kind kind);
 
