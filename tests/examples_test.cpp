@@ -30,6 +30,7 @@ const std::vector<Example>& examples() {
       {"memory_limit", "went on with batch"},
       {"predict_peak", "prediction and run are equal to the byte"},
       {"custom_op", "gradient check: largest error"},
+      {"launch_blocking", "as told on"},
   };
   return all;
 }

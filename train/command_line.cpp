@@ -121,6 +121,8 @@ void check_combinations(const std::deque<Given>& given, const TrainConfig& confi
             "--nesterov: needs a --momentum above 0, got ", config.momentum);
   CHECK_ARG(config.memory_threshold > 0 || !was_given(given, "--on-threshold"),
             "--on-threshold: needs a --memory-threshold above 0");
+  CHECK_ARG(!config.trace.empty() || !was_given(given, "--trace-steps"),
+            "--trace-steps: needs --trace FILE");
   CHECK_ARG(config.cudnn || !config.cudnn_benchmark,
             "--no-cudnn and --cudnn-benchmark: give one of them, not both");
 }

@@ -345,6 +345,9 @@ FlagGroup run() {
           "where it runs, and what is repeatable",
           {name("--device", &C::device, device_names(),
                 "auto takes the GPU if there is one; meta counts bytes and computes nothing"),
+           toggle("--launch-blocking", &C::launch_blocking, true,
+                  "wait for every kernel on the GPU, so that one that fails is the one that is "
+                  "named; slow"),
            integer("--threads", &C::threads, 0,
                    "of the CPU kernels, 0 for all cores; never changes the result"),
            seed_flag()}};
@@ -371,7 +374,16 @@ FlagGroup files() {
             "who holds the memory over one step and at its peak, layer by layer: a page if FILE "
             "ends "
             "in .html, else JSON",
-            "nothing")}};
+            "nothing"),
+       text("--snapshot", &C::snapshot, "FILE",
+            "one step's allocations as PyTorch's memory snapshot, for its viewer; if memory runs "
+            "out, those of the step that failed",
+            "nothing"),
+       text("--trace", &C::trace, "FILE",
+            "what the host does in the first steps, and the memory: Chrome's trace format, for "
+            "Perfetto or chrome://tracing",
+            "nothing"),
+       integer("--trace-steps", &C::trace_steps, 1, "steps in the trace")}};
 }
 
 }  // namespace

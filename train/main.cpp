@@ -16,6 +16,8 @@
 #include "train/report.h"
 #include "train/report_log.h"
 #include "train/signals.h"
+#include "train/snapshot.h"
+#include "train/trace.h"
 #include "train/trainer.h"
 
 namespace headroom {
@@ -23,28 +25,73 @@ namespace {
 
 constexpr const char* kProgram = "train";
 
+// The observers that the flags ask for.
+struct Recorders {
+  std::unique_ptr<StepRecorder> steps;
+  std::unique_ptr<TraceRecorder> trace;
+
+  explicit Recorders(const Trainer& trainer) {
+    const TrainConfig& config = trainer.config();
+    if (!config.memory_report.empty() || !config.snapshot.empty()) {
+      steps = std::make_unique<StepRecorder>(trainer.device());
+    }
+    if (!config.trace.empty()) {
+      trace = std::make_unique<TraceRecorder>(trainer.device(), config.trace_steps);
+    }
+  }
+
+  void add_to(Observers& observers) {
+    if (steps) observers.add(*steps);
+    if (trace) observers.add(*trace);  // after the other, as its header says
+  }
+
+  void write(const Report& report) const {
+    const TrainConfig& config = report.config;
+    if (steps && steps->record()) {
+      if (!config.memory_report.empty()) {
+        write_memory_report(config.memory_report, *steps->record(), report);
+      }
+      if (!config.snapshot.empty()) write_snapshot(config.snapshot, *steps->record());
+    }
+    if (trace) write_trace(config.trace, *trace);
+  }
+
+  // What led to a failure. That one is what the program ends with, whatever becomes of the files.
+  void write_unfinished(const TrainConfig& config) {
+    try {
+      if (!config.snapshot.empty()) write_snapshot(config.snapshot, steps->unfinished());
+      if (!trace) return;
+      trace->take_unfinished();
+      write_trace(config.trace, *trace);
+    } catch (const std::exception& error) {
+      std::fputs(("train: warning: " + one_line(error.what()) + "\n").c_str(), stderr);
+    }
+  }
+};
+
 int train(Trainer& trainer, RunLog* log) {
   const TrainConfig& config = trainer.config();
   RunResult result;
-  StepRecorder recorder(trainer.device());
-  {
+  Recorders recorders(trainer);
+  try {
     Display display(stderr, trainer.device(), config, display_options_of(stderr));
     Observers observers;
     if (log) observers.add(*log);
-    if (!config.memory_report.empty()) observers.add(recorder);
+    recorders.add_to(observers);
     observers.add(display);
     result = trainer.run(observers, stop_requested);
+  } catch (const OutOfMemory&) {
+    recorders.write_unfinished(config);
+    throw;
   }
   const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device())};
-  if (recorder.record() && !config.memory_report.empty()) {
-    write_memory_report(config.memory_report, *recorder.record(), report);
-  }
   if (config.json) {
     std::fputs(to_table(report).c_str(), stderr);
     print_result(to_json(report) + "\n");
   } else {
     print_result(to_table(report));
   }
+  recorders.write(report);  // last, so that a full disk does not cost the result
   if (result.over_threshold) return kOutOfMemory;
   return result.interrupted ? kInterruptedExitCode : kDone;
 }
@@ -53,7 +100,7 @@ int run(const std::vector<std::string>& arguments) {
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunLog> log;
   try {
-    const CommandLine line = parse_command_line(arguments);
+    CommandLine line = parse_command_line(arguments);
     if (line.action == CommandLine::Action::show_help) {
       print_result(help_text());
       return kDone;
@@ -62,10 +109,8 @@ int run(const std::vector<std::string>& arguments) {
       print_result(version_text());
       return kDone;
     }
+    line.config.launch_blocking |= settings().launch_blocking;  // of the environment
     open_devices(kProgram, line.config);
-    if (!line.config.memory_report.empty()) {
-      check_writable("--memory-report", line.config.memory_report);
-    }
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {

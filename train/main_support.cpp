@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "core/base/error.h"
-#include "core/base/settings.h"
 #include "kernels/register.h"
 
 #ifdef HEADROOM_WITH_CUDA
@@ -20,13 +18,6 @@
 
 namespace headroom {
 namespace {
-
-// File names may hold anything; the message stays one line.
-std::string one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
-  return text;
-}
 
 // Why this process has no GPU; empty if it has one.
 std::string why_no_gpu() {
@@ -40,6 +31,12 @@ std::string why_no_gpu() {
 }
 
 }  // namespace
+
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  return text;
+}
 
 int fail(const char* program, const std::string& message, int code) {
   std::fputs(fmt::format("{}: error: {}\n", program, one_line(message)).c_str(), stderr);
@@ -83,15 +80,8 @@ std::optional<std::string> cudnn_version_of([[maybe_unused]] const TrainConfig& 
   return std::nullopt;
 }
 
-void start_kernels() {
-  register_kernels();
-  // As CUDA's own variable, but for every kernel and with the op's name in the message.
-  const char* blocking = std::getenv("HEADROOM_LAUNCH_BLOCKING");
-  settings().launch_blocking = blocking && std::string(blocking) == "1";
-}
-
 void open_devices(const char* program, const TrainConfig& config) {
-  start_kernels();
+  register_kernels();
   const std::string reason = why_no_gpu();
   CHECK_ARG(config.device != "cuda" || reason.empty(),
             "--device cuda: no usable NVIDIA GPU: ", reason,

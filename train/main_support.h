@@ -12,6 +12,9 @@ namespace headroom {
 
 enum ExitCode : int { kDone = 0, kFailed = 1, kWrongInput = 2, kOutOfMemory = 3 };
 
+// File names may hold anything; a message stays one line.
+std::string one_line(std::string text);
+
 // Prints "PROGRAM: error: MESSAGE" as one line on standard error; returns the code.
 int fail(const char* program, const std::string& message, int code);
 
@@ -27,11 +30,8 @@ std::string version_text();
 // Empty where cuDNN computes nothing.
 std::optional<std::string> cudnn_version_of(const TrainConfig& config, Device device);
 
-// Registers kernels and obeys HEADROOM_LAUNCH_BLOCKING.
-void start_kernels();
-
-// Likewise. Throws InvalidArgument if the device is named and not there; notes on standard error
-// why `auto` finds no GPU.
+// Registers kernels. Throws InvalidArgument if the device is named and not there; notes on standard
+// error why `auto` finds no GPU.
 void open_devices(const char* program, const TrainConfig& config);
 
 }  // namespace headroom

@@ -2,6 +2,7 @@
 #include "train/setup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/autograd/autograd.h"
 #include "core/base/parallel.h"
@@ -45,6 +46,18 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Module& mo
   return std::make_unique<Adam>(std::move(groups), options);
 }
 
+void check_writable(const TrainConfig& config) {
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--save", config.save},
+      {"--memory-report", config.memory_report},
+      {"--snapshot", config.snapshot},
+      {"--trace", config.trace},
+  };
+  for (const auto& [flag, path] : files) {
+    if (!path.empty()) check_writable(flag, path);
+  }
+}
+
 DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
   DataOptions options;
   options.image_size = config.image_size;
@@ -72,6 +85,7 @@ void apply_settings(const TrainConfig& c, Device device) {
   s.deterministic = c.deterministic;
   s.tf32 = c.tf32;
   s.workspace_limit_bytes = c.workspace_limit_bytes;
+  s.launch_blocking = c.launch_blocking;
   set_num_threads(static_cast<int>(c.threads));
   allocator_of(device).set_memory_limit(c.memory_limit_bytes);
   manual_seed(c.seed);

@@ -24,6 +24,10 @@ DataSplit open_data_set(TrainConfig& config, RunInfo& info);
 // The optimizer of all parameters, without decay for those of one dimension.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Module& model);
 
+// Tries the places of all files that are written at the end, so that no run is lost to a wrong
+// name. Throws InvalidArgument naming the flag.
+void check_writable(const TrainConfig& config);
+
 // The learning rate of each of `total_steps` steps.
 std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps);
 

@@ -44,7 +44,7 @@ struct Trainer::Impl {
     std::string note;
     device = device_of(config, &note);
     if (!note.empty()) info.warnings.push_back(note);
-    if (!config.save.empty()) check_writable("--save", config.save);
+    check_writable(config);
     if (config.deterministic && config.cudnn_benchmark && device.is_cuda()) {
       info.warnings.push_back(
           "--cudnn-benchmark chooses plans by their time: the next run may choose others, and "
@@ -155,16 +155,18 @@ struct Trainer::Impl {
     return (*model)(images);
   }
 
-  // One micro-batch: its part of the gradient of the mean over the whole window.
-  void forward_backward(const InputBatch& batch) {
-    if (config.step_in_backward && batch.plan.last_in_window) stepping.emplace(*optimizer);
+  Tensor loss_of(const InputBatch& batch) {
+    const PhaseScope phase(Phase::forward);
     CrossEntropyOptions options;
     options.reduction = Reduction::sum;
     options.label_smoothing = config.label_smoothing;
-    const Tensor loss = [&] {
-      const PhaseScope phase(Phase::forward);
-      return cross_entropy(forward(batch.images), batch.labels, options);
-    }();
+    return cross_entropy(forward(batch.images), batch.labels, options);
+  }
+
+  // One micro-batch: its part of the gradient of the mean over the whole window.
+  void forward_backward(const InputBatch& batch) {
+    if (config.step_in_backward && batch.plan.last_in_window) stepping.emplace(*optimizer);
+    const Tensor loss = loss_of(batch);
     losses.add(loss.detach(), batch.count, batch.plan.in_window == 0);
     const double share = 1.0 / static_cast<double>(batch.plan.window_images);
     backward(loss, scaler ? scaler->seed(share) : scalar(share, {DType::f32, device}));
@@ -309,6 +311,7 @@ struct Trainer::Impl {
   MicroBatch run_window() {
     rollback.mark();
     observer->on_step_begin(state.step + 1);
+    const RangeScope range(RangeKind::step, "step", state.step + 1);
     if (!input) open_input();
     for (;;) {
       const std::optional<InputBatch> batch = input->next();

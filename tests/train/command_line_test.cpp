@@ -51,7 +51,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --memory-threshold 0.9 "
       "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
-      "--save a --resume b --log c --json --memory-report d --no-eval"));
+      "--save a --resume b --log c --json --memory-report d --snapshot e --trace f --trace-steps 5 "
+      "--launch-blocking --no-eval"));
   const nlohmann::ordered_json expected = {{"model", "resnet18"},
                                            {"data", "random:3x32x32:10"},
                                            {"image_size", 48},
@@ -91,13 +92,17 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"memory_threshold", 0.9},
                                            {"on_threshold", "empty-cache"},
                                            {"device", "meta:cuda"},
+                                           {"launch_blocking", true},
                                            {"threads", 3},
                                            {"seed", 12},
                                            {"save", "a"},
                                            {"resume", "b"},
                                            {"log", "c"},
                                            {"json", true},
-                                           {"memory_report", "d"}};
+                                           {"memory_report", "d"},
+                                           {"snapshot", "e"},
+                                           {"trace", "f"},
+                                           {"trace_steps", 5}};
   EXPECT_EQ(config_to_json(c), expected);
 }
 
@@ -168,6 +173,8 @@ TEST(CommandLine, RefusesEveryKindOfBadValue) {
                                       {"--loader-threads", "-1"},
                                       {"--workspace-limit", "lots"},
                                       {"--memory-limit", "-1GiB"},
+                                      {"--trace", "f", "--trace-steps", "0"},
+                                      {"--trace-steps", "2"},
                                       {"--data", ""},
                                       {"lenet"},
                                       {"-b", "4"},
