@@ -14,6 +14,7 @@
 #include "train/compare/comparison.h"
 #include "train/compare/process.h"
 #include "train/compare/progress.h"
+#include "kernels/register.h"
 #include "train/main_support.h"
 #include "train/pages.h"
 #include "train/setup.h"
@@ -86,7 +87,7 @@ int run(const std::vector<std::string>& arguments) {
 }
 
 int run_row() {
-  start_kernels();
+  register_kernels();
   return answer_row_request();
 }
 
