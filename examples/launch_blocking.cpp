@@ -45,8 +45,10 @@ Outcome step(Module& model, const Tensor& images, const Tensor& labels) {
 }
 
 void print(const char* what, bool blocking, const Outcome& outcome) {
+  // A report of memory goes on with who holds the rest.
+  const std::string first = outcome.message.substr(0, outcome.message.find(';'));
   std::printf("%s, launches %s: thrown at '%s'\n  %s\n", what, blocking ? "block" : "do not block",
-              outcome.at.c_str(), outcome.message.c_str());
+              outcome.at.c_str(), first.c_str());
 }
 
 }  // namespace

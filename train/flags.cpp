@@ -346,8 +346,7 @@ FlagGroup run() {
           {name("--device", &C::device, device_names(),
                 "auto takes the GPU if there is one; meta counts bytes and computes nothing"),
            toggle("--launch-blocking", &C::launch_blocking, true,
-                  "wait for every kernel on the GPU, so that one that fails is the one that is "
-                  "named; slow"),
+                  "wait for every kernel, so that one that fails on the GPU is named; slow"),
            integer("--threads", &C::threads, 0,
                    "of the CPU kernels, 0 for all cores; never changes the result"),
            seed_flag()}};
@@ -371,18 +370,12 @@ FlagGroup files() {
        toggle("--json", &C::json, true,
               "print one JSON object at the end on standard output, and nothing else there"),
        text("--memory-report", &C::memory_report, "FILE",
-            "who holds the memory over one step and at its peak, layer by layer: a page if FILE "
-            "ends "
-            "in .html, else JSON",
+            "who holds the memory over one step and at its peak: a page (.html) or JSON",
             "nothing"),
        text("--snapshot", &C::snapshot, "FILE",
-            "one step's allocations as PyTorch's memory snapshot, for its viewer; if memory runs "
-            "out, those of the step that failed",
-            "nothing"),
+            "one step's memory, or that of one that ran out, for PyTorch's viewer", "nothing"),
        text("--trace", &C::trace, "FILE",
-            "what the host does in the first steps, and the memory: Chrome's trace format, for "
-            "Perfetto or chrome://tracing",
-            "nothing"),
+            "the host's first steps and the memory, for Perfetto or chrome://tracing", "nothing"),
        integer("--trace-steps", &C::trace_steps, 1, "steps in the trace")}};
 }
 

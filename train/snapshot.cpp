@@ -2,15 +2,24 @@
 #include "train/snapshot.h"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <string_view>
-#include <tuple>
 
 #include "train/checkpoint/atomic_file.h"
 #include "train/pickle.h"
 
 namespace headroom {
 namespace {
+
+// Whose memory it is.
+struct Source {
+  std::string_view op;
+  PathId path = 0;
+  Tag tag = Tag::temporary;
+  Phase phase = Phase::none;
+  auto operator<=>(const Source&) const = default;
+};
 
 class SnapshotWriter {
  public:
@@ -37,15 +46,6 @@ class SnapshotWriter {
   }
 
  private:
-  // Whose memory it is.
-  struct Source {
-    std::string_view op;
-    PathId path = 0;
-    Tag tag = Tag::temporary;
-    Phase phase = Phase::none;
-    auto key() const { return std::tuple(op, path, tag, phase); }
-  };
-
   void entry(std::string_view key, int64_t value) {
     out_.text(key);
     out_.integer(value);
@@ -73,7 +73,7 @@ class SnapshotWriter {
 
   void frames(const Source& source) {
     out_.text("frames");
-    const auto [known, is_new] = frames_.try_emplace(source.key());
+    const auto [known, is_new] = frames_.try_emplace(source);
     if (!is_new) {
       out_.recall(known->second);
       return;
@@ -214,7 +214,7 @@ class SnapshotWriter {
 
   const StepRecord& record_;
   PickleWriter out_;
-  std::map<decltype(Source{}.key()), uint32_t> frames_;  // their numbers in the pickle
+  std::map<Source, uint32_t> frames_;  // their numbers in the pickle
 };
 
 }  // namespace
