@@ -44,6 +44,7 @@ struct Block {
   Tag tag = Tag::temporary;
   PathId path = 0;
   const char* op = "";
+  Phase phase = Phase::none;
   bool in_use = false;
   bool small = false;
 };

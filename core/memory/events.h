@@ -24,8 +24,8 @@ struct MemoryEvent {
   Kind kind = Kind::allocate;
   Tag tag = Tag::temporary;           // after the event
   Tag previous_tag = Tag::temporary;  // retag and free: before it
-  Phase phase = Phase::none;          // in which it happened
-  PathId path = 0;                    // of what made the block, as is op
+  Phase phase = Phase::none;
+  PathId path = 0;
   const char* op = "";
   int64_t bytes = 0;            // of the block or segment
   int64_t requested_bytes = 0;  // of the block, as asked
