@@ -119,6 +119,16 @@ std::vector<Tensor> Optimizer::make_state(const Entry& entry) const {
   return state;
 }
 
+void Optimizer::reserve_state() {
+  std::vector<std::pair<Entry*, std::vector<Tensor>>> made;
+  for (Entry& entry : entries_) {
+    if (entry.state.empty() && entry.parameter.requires_grad()) {
+      made.emplace_back(&entry, make_state(entry));
+    }
+  }
+  for (auto& [entry, state] : made) entry->state = std::move(state);
+}
+
 // New cohorts, appended to `cohorts`, for the members that stay behind theirs in this step.
 std::vector<std::pair<Optimizer::Entry*, int>> Optimizer::split_cohorts(
     std::vector<Cohort>& cohorts) {
@@ -148,7 +158,8 @@ void Optimizer::join_cohorts() {
   const std::vector<std::pair<Entry*, int>> moved = split_cohorts(cohorts);
   std::vector<std::pair<Entry*, std::vector<Tensor>>> made;
   for (Entry& entry : entries_) {
-    if (entry.cohort < 0 && entry.steps) made.emplace_back(&entry, make_state(entry));
+    if (entry.cohort >= 0 || !entry.steps) continue;
+    made.emplace_back(&entry, entry.state.empty() ? make_state(entry) : entry.state);
   }
   const bool first = std::all_of(entries_.begin(), entries_.end(),
                                  [](const Entry& entry) { return entry.cohort < 0; });
@@ -294,6 +305,7 @@ std::vector<OptimizerState> Optimizer::state_dict() const {
   std::vector<OptimizerState> out;
   const std::vector<std::string> names = state_names();
   for (const Entry& entry : entries_) {
+    if (entry.cohort < 0) continue;  // reserved at most
     for (size_t s = 0; s < entry.state.size(); ++s) {
       out.push_back({std::to_string(entry.index) + "." + names[s], entry.state[s]});
     }

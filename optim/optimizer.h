@@ -81,6 +81,10 @@ class Optimizer {
   double last_grad_norm() const;  // as clipping saw it; 0 without clipping
   bool last_step_skipped() const;
 
+  // Makes the state of all parameters that require a gradient now instead of at their first one, so
+  // that it lies together. Changes no result. Throws OutOfMemory, having changed nothing.
+  void reserve_state();
+
   // All state by name; tensors share storage with the optimizer. load throws InvalidArgument for
   // missing, unknown or misshapen entries and counts that are no i64 >= 0, before it writes.
   std::vector<OptimizerState> state_dict() const;

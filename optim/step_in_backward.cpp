@@ -40,7 +40,7 @@ void StepInBackward::step_one(size_t index) {
     prepared_.push_back(0);
   }
   if (entry.cohort < 0) {
-    entry.state = o.make_state(entry);
+    if (entry.state.empty()) entry.state = o.make_state(entry);
     if (joining_ < 0) {
       const bool first =
           std::all_of(o.entries_.begin(), o.entries_.end(),

@@ -10,6 +10,7 @@
 #include "nn/models/models.h"
 #include "optim/schedule.h"
 #include "train/data/dataset.h"
+#include "train/data/loader.h"
 
 namespace headroom {
 namespace {
@@ -63,7 +64,7 @@ void validate(const TrainConfig& c) {
             c.epochs, " and ", c.steps, ")");
   check_range("--trace-steps", c.trace_steps, 1, kMaxSteps);
   check_range("--threads", c.threads, 0, kMaxThreads);
-  check_range("--loader-threads", c.loader_threads, -1, kMaxThreads);
+  check_range("--loader-threads", c.loader_threads, -1, kMaxLoaderThreads);
   check_real("--lr", c.lr, 0, kLargeRate);
   check_real("--momentum", c.momentum, 0, 1);
   check_real("--weight-decay", c.weight_decay, 0, kLargeRate);

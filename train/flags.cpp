@@ -19,12 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 template <class E>
-struct NamedValue {
-  const char* name;
-  E value;
-};
-template <class E>
-using NamedValues = std::vector<NamedValue<E>>;
+using NamedValues = std::vector<std::pair<const char*, E>>;
 
 const NamedValues<Augment> kAugmentNames = {{"auto", Augment::automatic},
                                             {"none", Augment::none},
@@ -52,14 +47,14 @@ std::string joined(const std::vector<std::string>& names, const char* separator)
 template <class E>
 std::vector<std::string> names_of(const NamedValues<E>& values) {
   std::vector<std::string> out;
-  for (const NamedValue<E>& entry : values) out.emplace_back(entry.name);
+  for (const auto& entry : values) out.emplace_back(entry.first);
   return out;
 }
 
 template <class E>
 E parse_name(const std::string& flag, const std::string& text, const NamedValues<E>& values) {
-  for (const NamedValue<E>& entry : values) {
-    if (text == entry.name) return entry.value;
+  for (const auto& entry : values) {
+    if (text == entry.first) return entry.second;
   }
   throw InvalidArgument(
       fmt::format("{}: allowed are {}; got '{}'", flag, joined(names_of(values), ", "), text));
@@ -67,8 +62,8 @@ E parse_name(const std::string& flag, const std::string& text, const NamedValues
 
 template <class E>
 const char* name_in(const NamedValues<E>& values, E value) {
-  for (const NamedValue<E>& entry : values) {
-    if (entry.value == value) return entry.name;
+  for (const auto& entry : values) {
+    if (entry.second == value) return entry.first;
   }
   return "?";
 }

@@ -92,7 +92,9 @@ int train(Trainer& trainer, RunLog* log) {
     print_result(to_table(report));
   }
   recorders.write(report);  // last, so that a full disk does not cost the result
-  if (result.over_threshold) return kOutOfMemory;
+  if (result.over_threshold) {
+    return fail(kProgram, "stopped by --on-threshold: the device was too full", kOutOfMemory);
+  }
   return result.interrupted ? kInterruptedExitCode : kDone;
 }
 
@@ -128,6 +130,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   using namespace headroom;
+  hold_standard_streams();
   install_signal_handlers("train: stopping after this step; once more ends at once");
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   return guarded(kProgram, [&] { return run(arguments); });

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "kernels/register.h"
 #include "train/checkpoint/atomic_file.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/compare/comparison.h"
 #include "train/compare/process.h"
 #include "train/compare/progress.h"
-#include "kernels/register.h"
 #include "train/main_support.h"
 #include "train/pages.h"
 #include "train/setup.h"
@@ -98,6 +98,7 @@ int main(int argc, char** argv) {
   using namespace headroom;
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments == std::vector<std::string>{kRowArgument}) return guarded(kProgram, run_row);
+  hold_standard_streams();
   install_signal_handlers("memory-compare: stopping; once more ends at once");
   return guarded(kProgram, [&] { return run(arguments); });
 }

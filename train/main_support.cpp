@@ -1,6 +1,7 @@
 // Failing, printing, registering.
 #include "train/main_support.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +37,15 @@ std::string one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   return text;
+}
+
+void hold_standard_streams() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) {
+      // The lowest free number is this one.
+      if (open("/dev/null", O_RDONLY) != descriptor) return;
+    }
+  }
 }
 
 int fail(const char* program, const std::string& message, int code) {

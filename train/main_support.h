@@ -15,6 +15,10 @@ enum ExitCode : int { kDone = 0, kFailed = 1, kWrongInput = 2, kOutOfMemory = 3 
 // File names may hold anything; a message stays one line.
 std::string one_line(std::string text);
 
+// Puts something in the place of standard streams that are closed, so that no file that is opened
+// later takes their numbers and gets what is meant for them. What is printed there still fails.
+void hold_standard_streams();
+
 // Prints "PROGRAM: error: MESSAGE" as one line on standard error; returns the code.
 int fail(const char* program, const std::string& message, int code);
 

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
@@ -17,8 +18,11 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-RunLog::RunLog(const std::string& path, bool append, Device device)
-    : path_(path), device_(device), file_(std::fopen(path.c_str(), append ? "a" : "w")) {
+RunLog::RunLog(const std::string& path, bool append, Device device) : path_(path), device_(device) {
+  std::error_code error;
+  CHECK_ARG(!std::filesystem::is_fifo(path, error), "--log ", path,
+            ": is a pipe, which would wait for a reader; needs a file");
+  file_.reset(std::fopen(path.c_str(), append ? "a" : "w"));
   CHECK_ARG(file_, "--log ", path, ": cannot be written: ", std::strerror(errno));
 }
 

@@ -2,6 +2,8 @@
 #include "train/setup.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <utility>
 
 #include "core/autograd/autograd.h"
@@ -56,6 +58,21 @@ void check_writable(const TrainConfig& config) {
   for (const auto& [flag, path] : files) {
     if (!path.empty()) check_writable(flag, path);
   }
+  // Each file that a run writes or goes on from, by the flag that names it.
+  std::vector<std::pair<std::string, std::string>> all = {{"--log", config.log}};
+  for (const auto& [flag, path] : files) all.emplace_back(flag, path);
+  for (const auto& [flag, path] : {files[0], {"--resume", config.resume}}) {
+    if (!path.empty()) all.emplace_back(flag, state_path_of(path));
+  }
+  std::map<std::filesystem::path, std::string> taken;
+  for (const auto& [flag, path] : all) {
+    if (path.empty()) continue;
+    std::error_code error;
+    const auto [other, is_new] =
+        taken.try_emplace(std::filesystem::weakly_canonical(path, error), flag);
+    const bool same_run = other->second == "--save" && flag == "--resume";
+    CHECK_ARG(is_new || same_run, flag, " ", path, ": ", other->second, " writes the same file");
+  }
 }
 
 DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
@@ -107,10 +124,30 @@ std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
   return make_schedule(schedule);
 }
 
-int64_t smallest_micro_batch(const TrainConfig& config, int64_t train_images) {
-  // Only an epoch's last micro-batch can be short, and with drop_last none is.
-  const int64_t rest = config.drop_last ? 0 : train_images % config.batch;
-  return rest > 0 ? rest : std::min(config.batch, train_images);
+bool comes_to_one_image(const TrainConfig& config, int64_t batch, int64_t window, int64_t position,
+                        int64_t train_images) {
+  const auto leaves_one = [batch](int64_t images) {
+    return images == 1 || (images > 0 && (batch == 1 || images % batch == 1));
+  };
+  const auto in_epoch_from = [&](int64_t begin) {
+    const int64_t left = train_images - begin;
+    return (left >= window && leaves_one(window)) ||
+           (!config.drop_last && leaves_one(left % window));
+  };
+  return in_epoch_from(position) || in_epoch_from(0);
+}
+
+std::vector<std::string> warnings_of(const TrainConfig& config, Device device) {
+  std::vector<std::string> out;
+  if (config.deterministic && config.cudnn_benchmark && device.is_cuda()) {
+    out.emplace_back(
+        "--cudnn-benchmark chooses plans by their time: the next run may choose others, and differ "
+        "in spite of --deterministic");
+  }
+  if (!config.save.empty() && device.is_meta()) {
+    out.emplace_back("--save: a meta device holds no weights, so nothing is written");
+  }
+  return out;
 }
 
 InputOptions input_options_of(const TrainConfig& config, Device device, bool training) {
@@ -140,23 +177,38 @@ ModelOptions model_options_of(const TrainConfig& config, const RunInfo& info, De
   return options;
 }
 
-void check_smallest_batch(const TrainConfig& config, const RunInfo& info, Device device) {
-  if (smallest_micro_batch(config, info.train_images) > 1) return;
-  const Device meta = device.is_meta() ? device : Device::meta(device.type);
+std::string why_not_one_image(const TrainConfig& config, const RunInfo& info, Device device) {
+  // Not the run's own allocator, whose cache this would change: any meta device refuses alike.
+  const bool is_taken = device == Device::meta(DeviceType::cpu);
+  const Device meta = Device::meta(is_taken ? DeviceType::cuda : DeviceType::cpu);
   const GeneratorState random = default_generator().state();
-  try {
-    const ImageShape& shape = info.image_shape;
-    const NoGrad no_grad;
-    (*make_model(config.model, model_options_of(config, info, meta)))(
-        empty({1, shape.channels, shape.height, shape.width}, {DType::f32, meta, config.layout}));
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(detail::concat(
-        "--batch ", config.batch, ": of ", info.train_images,
-        " images one is left for a pass of its own, and that does not work: ", error.what(),
-        "; take another --batch", config.batch > 1 ? ", or --drop-last" : ""));
-  }
+  const auto complaint_at = [&](int64_t images) -> std::string {
+    try {
+      const ImageShape& shape = info.image_shape;
+      const NoGrad no_grad;
+      (*make_model(config.model, model_options_of(config, info, meta)))(empty(
+          {images, shape.channels, shape.height, shape.width}, {DType::f32, meta, config.layout}));
+      return {};
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+  };
+  std::string complaint = complaint_at(1);
+  // What two images meet as well is no matter of the batch, and comes up when the model is made.
+  if (!complaint.empty() && !complaint_at(2).empty()) complaint.clear();
   allocator_of(meta).empty_cache();
   default_generator().set_state(random);
+  return complaint;
+}
+
+void check_passes(const TrainConfig& config, const RunInfo& info, Device device, int64_t window,
+                  int64_t position) {
+  const int64_t images = info.train_images;
+  const bool comes_to_one = comes_to_one_image(config, config.batch, window, position, images);
+  const std::string why = comes_to_one ? why_not_one_image(config, info, device) : std::string();
+  CHECK_ARG(why.empty(), "--batch ", config.batch, ": of ", images,
+            " images one is left for a pass of its own, and that does not work: ", why,
+            "; take another --batch", config.batch > 1 ? ", or --drop-last" : "");
 }
 
 std::map<std::string, std::string> facts_of(const TrainConfig& config, const RunInfo& info) {

@@ -37,15 +37,25 @@ void apply_settings(const TrainConfig& config, Device device);
 // How images reach the device. A training set is augmented; a test set is not.
 InputOptions input_options_of(const TrainConfig& config, Device device, bool training);
 
-// Images of the smallest micro-batch of an epoch.
-int64_t smallest_micro_batch(const TrainConfig& config, int64_t train_images);
-
 // The model that the flags and the data ask for, on `where`.
 ModelOptions model_options_of(const TrainConfig& config, const RunInfo& info, Device where);
 
-// Batch norm may refuse a pass of one image, and a run would learn that at the end of its first
-// epoch: tried on a meta device. Throws InvalidArgument naming --batch.
-void check_smallest_batch(const TrainConfig& config, const RunInfo& info, Device device);
+// Whether a run that goes on at image `position` of an epoch comes to a pass of one image, with
+// epochs cut into windows of `window` images and these into passes of `batch`.
+bool comes_to_one_image(const TrainConfig& config, int64_t batch, int64_t window, int64_t position,
+                        int64_t train_images);
+
+// What is allowed, but worth a note at the start.
+std::vector<std::string> warnings_of(const TrainConfig& config, Device device);
+
+// What the model says to a pass of one image, which batch norm may refuse; empty if it takes one.
+// Tried on a meta device.
+std::string why_not_one_image(const TrainConfig& config, const RunInfo& info, Device device);
+
+// Throws InvalidArgument naming --batch if a run that begins at image `position` would come to a
+// pass of one image that the model refuses: it would learn so at the end of an epoch.
+void check_passes(const TrainConfig& config, const RunInfo& info, Device device, int64_t window,
+                  int64_t position);
 
 // What a saved run and one that goes on from it must agree on, by name.
 std::map<std::string, std::string> facts_of(const TrainConfig& config, const RunInfo& info);

@@ -35,27 +35,20 @@ struct Trainer::Impl {
   StepClock clock;
   TrainObserver* observer = nullptr;
   RunResult result;
-  int64_t saved_step = -1;  // of the last checkpoint written
-  bool warned = false;      // of a device too full, which it still is
+  int64_t saved_step = -1;   // of the last checkpoint written
+  bool warned = false;       // of a device too full, which it still is
+  bool refuses_one = false;  // the model, a pass of one image; known where batches may be halved
 
   explicit Impl(const TrainConfig& given) : config(given) {
     validate(config);
     config.nesterov = config.nesterov && config.optimizer == "sgd" && config.momentum > 0;
     std::string note;
     device = device_of(config, &note);
+    info.warnings = warnings_of(config, device);
     if (!note.empty()) info.warnings.push_back(note);
     check_writable(config);
-    if (config.deterministic && config.cudnn_benchmark && device.is_cuda()) {
-      info.warnings.push_back(
-          "--cudnn-benchmark chooses plans by their time: the next run may choose others, and "
-          "differ in spite of --deterministic");
-    }
-    if (!config.save.empty() && device.is_meta()) {
-      info.warnings.push_back("--save: a meta device holds no weights, so nothing is written");
-    }
     data = open_data_set(config, info);
     apply_settings(config, device);
-    check_smallest_batch(config, info, device);
     build();
     plan_steps();
     if (!config.resume.empty()) {
@@ -64,6 +57,9 @@ struct Trainer::Impl {
       allocator_of(device).empty_cache();
     }
     info.first_step = state.step;
+    check_passes(config, info, device, sampler->options().window, state.sampler.position);
+    const bool may_halve = halves() || config.on_threshold == OnThreshold::halve_batch;
+    refuses_one = may_halve && !why_not_one_image(config, info, device).empty();
     settle();
   }
 
@@ -87,7 +83,11 @@ struct Trainer::Impl {
       scaler = std::make_unique<GradScaler>(scaling, device);
     }
     losses.open(device);
-    if (halves()) rollback = Rollback(*model, losses);
+    if (halves()) {
+      rollback = Rollback(*model, losses);
+      // Made in the first step, between tensors of a pass, it would cut up their segments for good.
+      optimizer->reserve_state();
+    }
     info.parameter_count = model->parameter_count();
     info.device_name = name_of(device);
     info.device_description = runtime_of(device).description();
@@ -175,12 +175,10 @@ struct Trainer::Impl {
   double loss_scale() const { return scaler ? scaler->current_scale() : 1; }
 
   void optimizer_step() {
-    if (stepping) {
-      stepping->finish();
-      stepping.reset();
-      return;
-    }
-    optimizer->step({scaler.get(), config.clip_norm});
+    const PhaseScope phase(Phase::optimizer);
+    if (!stepping) optimizer->step({scaler.get(), config.clip_norm});
+    if (stepping) stepping->finish();
+    stepping.reset();
     optimizer->zero_grad();
   }
 
@@ -195,7 +193,7 @@ struct Trainer::Impl {
       attempt();
       return true;
     } catch (const OutOfMemory& error) {
-      if (!halves() || config.*batch == 1) throw;
+      if (!halves() || !can_halve(batch, in_evaluation)) throw;
       what.message = error.what();
       what.facts = error.facts();
     }
@@ -210,6 +208,12 @@ struct Trainer::Impl {
     ++result.out_of_memory_retries;
     observer->on_out_of_memory(what);
     return false;
+  }
+
+  bool can_halve(int64_t TrainConfig::*batch, bool in_evaluation) const {
+    if (config.*batch == 1 || in_evaluation || !refuses_one) return config.*batch > 1;
+    return !comes_to_one_image(config, (config.*batch + 1) / 2, sampler->options().window,
+                               state.sampler.position, info.train_images);
   }
 
   // Fewer images at a time; a window of training keeps its images.
@@ -231,7 +235,7 @@ struct Trainer::Impl {
         what.action = OnThreshold::checkpoint;
         break;
       case OnThreshold::halve_batch:
-        if (config.batch == 1) break;
+        if (!can_halve(&TrainConfig::batch, false)) break;
         halve(&TrainConfig::batch, false);
         input.reset();
         what.action = OnThreshold::halve_batch;
@@ -264,10 +268,9 @@ struct Trainer::Impl {
     }
     EpochInfo out;
     out.evaluated = measured.has_value();
-    if (measured) {
-      out.test_loss = measured->loss;
-      out.test_accuracy = measured->accuracy;
-    }
+    const Evaluation values = measured.value_or(Evaluation{});
+    out.test_loss = values.loss;
+    out.test_accuracy = values.accuracy;
     return out;
   }
 

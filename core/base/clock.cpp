@@ -1,3 +1,4 @@
+// The steady clock.
 #include "core/base/clock.h"
 
 #include <chrono>

@@ -19,7 +19,10 @@ class SynchronousRuntime : public DeviceRuntime {
  public:
   void* host_acquire(int64_t bytes) override {
     void* memory = std::malloc(static_cast<size_t>(bytes > 0 ? bytes : 1));
-    if (!memory) throw DeviceError(detail::concat("host memory: ", bytes, " bytes not available"));
+    if (!memory) {
+      throw OutOfMemory(detail::concat("host memory: ", bytes, " bytes not available"),
+                        {.requested_bytes = bytes});
+    }
     return memory;
   }
   void host_release(void* memory) noexcept override { std::free(memory); }

@@ -1,3 +1,4 @@
+// Telling a thread's listener.
 #include "core/base/ranges.h"
 
 #include <array>

@@ -121,8 +121,9 @@ OpScope::OpScope(const char* op)
     : previous_(std::exchange(context.op, op)), range_(RangeKind::op, op) {}
 OpScope::~OpScope() { context.op = previous_; }
 
-PhaseScope::PhaseScope(Phase phase)
-    : previous_(std::exchange(context.phase, phase)), range_(RangeKind::phase, name_of(phase)) {}
+PhaseScope::PhaseScope(Phase phase) : previous_(std::exchange(context.phase, phase)) {
+  if (phase != previous_) range_.emplace(RangeKind::phase, name_of(phase));
+}
 PhaseScope::~PhaseScope() { context.phase = previous_; }
 
 }  // namespace headroom

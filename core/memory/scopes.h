@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -88,7 +89,7 @@ class PhaseScope {
 
  private:
   Phase previous_;
-  RangeScope range_;
+  std::optional<RangeScope> range_;  // none within the same phase
 };
 
 }  // namespace headroom

@@ -1,3 +1,4 @@
+// Ranges for NVIDIA's profilers.
 #include "kernels/cuda/nvtx_ranges.h"
 
 #include <nvtx3/nvToolsExt.h>

@@ -2,9 +2,9 @@
 """Checks a file of `train --snapshot`: keys, totals, and that its trace leads to its state.
 
     check_snapshot.py FILE            prints what it found as one line of JSON; needs Python alone
-    check_snapshot.py --torch FILE..  also has PyTorch's own reader, torch.cuda._memory_viz, read the
-                                      files and checks its totals; compares the first two, if there
-                                      are two
+    check_snapshot.py --torch FILE..  also has PyTorch's own reader, torch.cuda._memory_viz, read
+                                      the files and checks its totals; compares the first two, if
+                                      there are two
 """
 
 import json

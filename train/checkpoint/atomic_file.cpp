@@ -98,10 +98,14 @@ void flush_folder(const std::string& path) {
 }  // namespace
 
 void write_file_atomically(const std::string& path, const std::string& bytes) {
-  TemporaryFile file(path);
+  // What a link points to is replaced, not the link.
+  std::error_code error;
+  const std::filesystem::path followed = std::filesystem::canonical(path, error);
+  const std::string target = error ? path : followed.string();
+  TemporaryFile file(target);
   file.write_all(bytes);
   file.commit();
-  flush_folder(path);
+  flush_folder(target);
 }
 
 }  // namespace headroom

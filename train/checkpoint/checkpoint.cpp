@@ -6,6 +6,7 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -72,6 +73,8 @@ TrainerState unpack(const Metadata& from, const std::string& file) {
   s.scale = get_double(from, "scaler.scale", file);
   s.growth_tracker = get_integer<int64_t>(from, "scaler.growth_tracker", file);
   CHECK_ARG(s.step >= 0, file, ": step ", s.step, " is negative");
+  CHECK_ARG(std::isfinite(s.loss_count) && s.loss_count >= 0, file, ": loss.count ", s.loss_count,
+            " is no count");
   return s;
 }
 
@@ -139,6 +142,8 @@ void check_writable(const std::string& flag, const std::string& path) {
   for (const std::string& file : {path, state_path_of(path)}) {
     CHECK_ARG(!fs::is_directory(file, error), flag, " ", path, ": needs a file name, and ", file,
               " is a folder");
+    CHECK_ARG(!fs::exists(file, error) || fs::is_regular_file(file, error), flag, " ", path,
+              ": would replace ", file, ", which is no regular file");
   }
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";

@@ -193,7 +193,8 @@ SafetensorsFile parse_safetensors(const std::string& bytes, const std::string& n
 
 SafetensorsFile read_safetensors(const std::string& path) {
   std::error_code error;
-  CHECK_ARG(!std::filesystem::is_directory(path, error), path, ": is a folder, not a file");
+  CHECK_ARG(!std::filesystem::exists(path, error) || std::filesystem::is_regular_file(path, error),
+            path, ": is no regular file");
   std::ifstream in(path, std::ios::binary);
   CHECK_ARG(in, path, ": cannot be opened: ", std::strerror(errno));
   std::string bytes;

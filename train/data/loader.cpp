@@ -21,7 +21,6 @@ constexpr int64_t kAlignment = 64;
 // Pixels that a worker reads at a time: long enough that taking the mutex does not matter, short
 // enough that one batch keeps several workers busy.
 constexpr int64_t kGrainBytes = int64_t{128} << 10;
-constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxSlots = 4096;
 constexpr int64_t kMaxSlotBytes = int64_t{1} << 40;
 
@@ -111,8 +110,8 @@ class Loader::Impl {
 Loader::Impl::Impl(const Dataset& data, BatchSource source, const LoaderOptions& options)
     : data_(data), source_(std::move(source)), options_(options) {
   const int64_t image_bytes = data.shape().bytes();
-  CHECK_ARG(options.threads >= 0 && options.threads <= kMaxThreads,
-            "loader: threads must be from 0 to ", kMaxThreads, ", got ", options.threads);
+  CHECK_ARG(options.threads >= 0 && options.threads <= kMaxLoaderThreads,
+            "loader: threads must be from 0 to ", kMaxLoaderThreads, ", got ", options.threads);
   CHECK_ARG(options.slots >= 1 && options.slots <= kMaxSlots, "loader: slots must be from 1 to ",
             kMaxSlots, ", got ", options.slots);
   CHECK_ARG(options.max_batch >= 1, "loader: max_batch must be 1 or more, got ", options.max_batch);

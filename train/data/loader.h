@@ -26,6 +26,8 @@ using HostBufferFactory = std::function<HostBuffer(int64_t bytes)>;
 // From the C++ heap.
 HostBuffer heap_buffer(int64_t bytes);
 
+constexpr int64_t kMaxLoaderThreads = 1024;
+
 struct LoaderOptions {
   int64_t threads = 2;    // 0: images are read by next() itself
   int64_t slots = 3;      // buffers of the ring: batches in use or loaded ahead
