@@ -13,6 +13,7 @@
 #include "core/base/settings.h"
 #include "core/tensor/tensor.h"
 #include "tests/kernels/kernel_test.h"
+#include "tests/support/message_of.h"
 
 namespace headroom::cases {
 
@@ -84,14 +85,6 @@ inline void expect_values(const Tensor& actual, const Values& expected, double r
   }
 }
 
-// What a refusal says.
-inline std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 }  // namespace headroom::cases

@@ -8,6 +8,7 @@
 #include "core/autograd/autograd.h"
 #include "core/tensor/generator.h"
 #include "nn/layers.h"
+#include "tests/support/message_of.h"
 
 namespace headroom {
 namespace {
@@ -20,14 +21,7 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& list) {
   return out;
 }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 std::shared_ptr<Sequential> small_net() {
   auto inner = std::make_shared<Sequential>();

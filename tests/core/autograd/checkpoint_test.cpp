@@ -7,6 +7,7 @@
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
 #include "nn/layers.h"
+#include "tests/support/message_of.h"
 
 namespace headroom {
 namespace {
@@ -20,14 +21,7 @@ Tensor leaf(const Floats& values, const Shape& shape) {
 }
 Tensor leaf(const Floats& values) { return leaf(values, {static_cast<int64_t>(values.size())}); }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 int64_t allocated() { return memory_allocated(Device::cpu()); }
 

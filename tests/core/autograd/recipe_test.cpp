@@ -7,6 +7,7 @@
 #include "core/autograd/autograd.h"
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
+#include "tests/support/message_of.h"
 
 namespace headroom {
 namespace {
@@ -19,14 +20,7 @@ constexpr int64_t kBytes = 4 * kChannels * kSide * kSide * 4;  // of one activat
 
 int64_t allocated() { return memory_allocated(Device::cpu()); }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 class RecipeTest : public testing::Test {
  protected:

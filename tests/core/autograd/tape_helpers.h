@@ -7,6 +7,7 @@
 
 #include "core/memory/caching_allocator.h"
 #include "core/tensor/tensor.h"
+#include "tests/support/message_of.h"
 
 namespace headroom::testing_autograd {
 
@@ -21,14 +22,7 @@ inline Tensor leaf(const Floats& values) {
   return leaf(values, {static_cast<int64_t>(values.size())});
 }
 
-inline std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 inline int64_t allocated() { return memory_allocated(Device::cpu()); }
 

@@ -6,19 +6,14 @@
 #include <functional>
 #include <string>
 
+#include "tests/support/message_of.h"
+
 namespace headroom {
 namespace {
 
 constexpr MemoryFormat kNchw = MemoryFormat::contiguous, kNhwc = MemoryFormat::channels_last;
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 TEST(Shape, TakesSixAxesAndRefusesSeven) {
   const Shape six{1, 2, 3, 4, 5, 6};
