@@ -116,6 +116,7 @@ void CachingAllocator::Impl::charge(Piece* piece, int64_t requested) noexcept {
   piece->tag = context.tag;
   piece->path = context.path;
   piece->op = context.op;
+  piece->phase = context.phase;
   const Stat& allocated = stats[Pool::all].allocated_bytes;
   const bool new_peak = allocated.current + piece->bytes > allocated.peak;
   for_pools(piece->small, [&](PoolStats& pool) {

@@ -77,8 +77,8 @@ TEST(Snapshot, NamesBlocksFromBeforeTheRecord) {
   const Json found = snapshot_of(three_steps("lenet", "random:1x12x12:4:50")).found;
   EXPECT_GT(found["blocks_before"], 20) << "parameters, momenta and buffers";
   EXPECT_TRUE(holds(found["modules"], "classifier.0")) << found["modules"];
-  for (const char* tag : {"parameter", "optimizer_state", "input"}) {
-    EXPECT_TRUE(holds(found["names"], tag)) << found["names"];
+  for (const char* name : {"parameter", "optimizer_state", "input", "optimizer"}) {
+    EXPECT_TRUE(holds(found["names"], name)) << found["names"];
   }
 }
 
