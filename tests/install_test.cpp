@@ -19,6 +19,9 @@ std::string output_of(const std::vector<std::string>& command) {
 TEST(Install, ASeparateProjectBuildsAgainstTheInstalledCopyAndTrains) {
   const std::filesystem::path source = HEADROOM_SOURCE_DIR "/tests/consumer";
   if (!std::filesystem::exists(source)) GTEST_SKIP() << "the sources are not here";
+  if (!std::filesystem::exists(HEADROOM_BINARY_DIR "/CMakeCache.txt")) {
+    GTEST_SKIP() << "the build folder is not here";
+  }
   if (HEADROOM_IS_SANITIZED) GTEST_SKIP() << "a consumer would have to be built with sanitizers";
   const TemporaryFolder folder;
   const std::string prefix = folder.file("prefix"), build = folder.file("build");

@@ -102,7 +102,8 @@ TEST_P(ResumeCase, O57_ResumeIsBitIdentical) {
   const auto part = [&](const std::string& file, int64_t from, int64_t to) {
     test::ProcessOptions options;
     options.environment = {std::string(kPartVariable) + "=" + std::to_string(from) + " " +
-                           std::to_string(to) + " " + folder_.path(file)};
+                               std::to_string(to) + " " + folder_.path(file),
+                           "GTEST_TOTAL_SHARDS=1", "GTEST_SHARD_INDEX=0"};  // not this process's
     const test::ProcessResult result =
         test::run_process({test::built_program("headroom_tests"), "--gtest_also_run_disabled_tests",
                            "--gtest_filter=" + suite + ".DISABLED_PartOfARun/" + backend},

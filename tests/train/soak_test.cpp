@@ -182,7 +182,10 @@ TEST_P(SoakTest, TwoThousandStepsWithFailuresAnywhereEndAsAnUndisturbedRun) {
     for (bool done = false; !done;) {
       // Later than the step's last request for about a third of the attempts.
       const auto at = static_cast<int64_t>(1 + random() % 250);
-      allocator().set_failure_hook([at](int64_t request, int64_t) { return request == at; });
+      // Workspaces are spared: a convolution that is refused one goes on with less, in other sums.
+      allocator().set_failure_hook([at](int64_t request, int64_t) {
+        return request >= at && memory_context().tag != Tag::workspace;
+      });
       try {
         loss = soak.step(Plan(i));
         done = true;

@@ -23,11 +23,12 @@ using Words = std::vector<std::string>;
 constexpr const char* kBase = "base";
 
 // Without the batch sizes, which follow --batch.
-const Words kRemedies = {"accum=2",        "accum=4",         "amp",
-                         "amp=bf16",       "checkpoint",      "no-inplace",
-                         "amp+checkpoint", "amp+accum=4",     "amp+accum=4+checkpoint",
-                         "no-cudnn",       "cudnn-benchmark", "workspace-limit=0",
-                         "layout=nchw",    "optimizer=adam",  "no-eval"};
+const Words kRemedies = {"accum=2",        "accum=4",          "amp",
+                         "amp=bf16",       "checkpoint",       "saved=keep",
+                         "saved=pack",     "step-in-backward", "no-inplace",
+                         "amp+checkpoint", "amp+accum=4",      "amp+accum=4+checkpoint",
+                         "no-cudnn",       "cudnn-benchmark",  "workspace-limit=0",
+                         "layout=nchw",    "optimizer=adam",   "no-eval"};
 
 // What rows have to share to be comparable, and what one process per row cannot write.
 const std::set<std::string> kNotPerRow = {"device", "steps", "epochs", "save",

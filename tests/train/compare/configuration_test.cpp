@@ -129,10 +129,26 @@ TEST(CompareLine, RefusesWhatItCannotRunAndSaysWhichConfiguration) {
 
 TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
   const CompareLine line = parsed("--batch 64");
-  for (const char* name :
-       {"base", "batch=32", "accum=2", "accum=4", "amp", "amp=bf16", "checkpoint", "no-inplace",
-        "amp+checkpoint", "amp+accum=4", "amp+accum=4+checkpoint", "no-cudnn", "cudnn-benchmark",
-        "workspace-limit=0", "layout=nchw", "optimizer=adam", "no-eval"}) {
+  for (const char* name : {"base",
+                           "batch=32",
+                           "accum=2",
+                           "accum=4",
+                           "amp",
+                           "amp=bf16",
+                           "checkpoint",
+                           "saved=keep",
+                           "saved=pack",
+                           "step-in-backward",
+                           "no-inplace",
+                           "amp+checkpoint",
+                           "amp+accum=4",
+                           "amp+accum=4+checkpoint",
+                           "no-cudnn",
+                           "cudnn-benchmark",
+                           "workspace-limit=0",
+                           "layout=nchw",
+                           "optimizer=adam",
+                           "no-eval"}) {
     EXPECT_EQ(row_named(line, name).left_out, "") << name;
   }
   EXPECT_EQ(line.rows[0].name, "base");
