@@ -49,7 +49,7 @@ has_part memcheck && run_shards memcheck "$cuda_rows" \
 has_part racecheck && run_shards racecheck "$cuda_rows" \
   compute-sanitizer --tool racecheck --error-exitcode 9
 if has_part bench; then
-  "$bin/headroom_bench" --benchmark_filter=cuda --benchmark_min_time=0.02 \
+  "$bin/headroom_bench" --benchmark_filter=cuda --benchmark_min_time=0.002 \
     --benchmark_counters_tabular=true >"$out/bench.log" 2>&1 || failed=1
   say "bench: $(grep -c '/' "$out/bench.log") lines in bench.log"
 fi

@@ -3,7 +3,7 @@
 several seeds a side.
 
   python3 tests/pytorch/accuracy.py --train build/release/bin/train --mnist DIR --cifar DIR
-                                    [--seeds 3] [--json FILE]
+                                    [--seeds 3] [--jobs 1] [--json FILE]
 
 MNIST is a folder of IDX files (also .gz), CIFAR-10 one of its binary version. Recipe: SGD, momentum
 0.9, Nesterov, weight decay 5e-4 on parameters of two or more dimensions, linear warm-up over 15 %
@@ -13,6 +13,7 @@ in fitting from one in measuring.
 """
 
 import argparse
+import concurrent.futures
 import gzip
 import json
 import math
@@ -154,9 +155,9 @@ def torch_side(run, folder, seed):
     )
 
 
-def headroom_side(program, run, folder, seed, extra):
+def headroom_command(program, run, folder, seed, extra):
     _, name, epochs, batch, accum, lr, amp = run
-    command = [
+    return [
         program,
         "--model",
         name,
@@ -179,7 +180,6 @@ def headroom_side(program, run, folder, seed, extra):
         *(["--amp"] if amp else []),
         *extra,
     ]
-    return output_of(command), command
 
 
 def output_of(command):
@@ -201,9 +201,12 @@ def main():
     parser.add_argument("--mnist", help="folder; without it the runs on MNIST are left out")
     parser.add_argument("--cifar", help="folder; without it the runs on CIFAR-10 are left out")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--only", default="", help="runs whose name contains this")
     parser.add_argument("--epochs", type=int, help="instead of the runs' own")
-    parser.add_argument("--extra", default="", help="further flags for train, separated by spaces")
+    parser.add_argument(
+        "--extra", default="", help="further flags for train: --extra='--device cpu'"
+    )
     parser.add_argument("--json", help="write all readings here")
     parser.add_argument("--torch-side", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -218,14 +221,16 @@ def main():
         folder = args.mnist if run[1] == "lenet" else args.cifar
         if not folder or args.only not in run[0]:
             continue
-        theirs, ours, command = [], [], []
-        for seed in range(args.seeds):
-            again = [sys.executable, __file__, "--torch-side", str(index), folder, str(seed)]
-            theirs.append(
-                output_of(again + (["--epochs", str(args.epochs)] if args.epochs else []))
-            )
-            row, command = headroom_side(args.train, run, folder, seed, args.extra.split())
-            ours.append(row)
+        torch_command = [sys.executable, __file__, "--torch-side", str(index), folder]
+        epochs = ["--epochs", str(args.epochs)] if args.epochs else []
+        commands = [torch_command + [str(seed)] + epochs for seed in range(args.seeds)]
+        commands += [
+            headroom_command(args.train, run, folder, seed, args.extra.split())
+            for seed in range(args.seeds)
+        ]
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            rows = list(pool.map(output_of, commands))
+        theirs, ours = rows[: args.seeds], rows[args.seeds :]
 
         def cells(rows):
             accuracies = [100 * row["test_accuracy"] for row in rows]
@@ -235,9 +240,9 @@ def main():
 
         (a, mean_a), (b, mean_b) = cells(theirs), cells(ours)
         print(f"| {run[0]} | {a} | {b} | {mean_b - mean_a:+.2f} |", flush=True)
-        readings.append(dict(run=run[0], command=command, pytorch=theirs, headroom=ours))
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(readings, indent=1))
+        readings.append(dict(run=run[0], command=commands[-1], pytorch=theirs, headroom=ours))
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps(readings, indent=1))
     return None
 
 

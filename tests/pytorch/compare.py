@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument(
-        "--extra", default="--cudnn-benchmark", help="further flags for train, separated by spaces"
+        "--extra", default="--cudnn-benchmark", help="further flags for train: --extra='--tf32 all'"
     )
     parser.add_argument("--json", help="write all readings here")
     parser.add_argument("--torch-side", nargs=4, help=argparse.SUPPRESS)
@@ -196,9 +196,9 @@ def main():
             flush=True,
         )
         readings.append(dict(workload=label, command=command, pytorch=theirs, headroom=ours))
-    if args.json:
-        with open(args.json, "w") as out:
-            json.dump(readings, out, indent=1)
+        if args.json:
+            with open(args.json, "w") as out:
+                json.dump(readings, out, indent=1)
     return None
 
 
