@@ -5,24 +5,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 
 #include "core/ops/contract.h"
 #include "core/ops/workspace.h"
 #include "core/tensor/tensor.h"
-#include "kernels/register.h"
+#include "tests/bench/cuda_timing.h"
 
 namespace headroom {
 namespace {
 
-constexpr int kCallsPerTiming = 20;
-
-bool has_gpu(benchmark::State& state) {
-  if (!has_runtime(Device::cuda())) register_kernels();
-  if (has_runtime(Device::cuda())) return true;
-  state.SkipWithError("no GPU");
-  return false;
-}
+using bench::has_gpu;
 
 Tensor random_like(const Shape& shape, DType dtype, uint64_t seed) {
   Tensor out = empty(shape, {dtype, Device::cuda(), MemoryFormat::channels_last});
@@ -67,22 +60,7 @@ struct Layer {
 // Times fn, which moves `tensors` times the size of x.
 template <class Fn>
 void measure(benchmark::State& state, const Layer& layer, int tensors, Fn&& fn) {
-  DeviceRuntime& runtime = runtime_of(Device::cuda());
-  const EventHandle begin = runtime.create_event(), end = runtime.create_event();
-  fn();
-  runtime.synchronize();
-  for (auto _ : state) {
-    runtime.record_event(begin, Stream::compute);
-    for (int i = 0; i < kCallsPerTiming; ++i) fn();
-    runtime.record_event(end, Stream::compute);
-    runtime.synchronize_event(end);
-    state.SetIterationTime(runtime.elapsed_ms(begin, end) * 1e-3 / kCallsPerTiming);
-  }
-  runtime.destroy_event(begin);
-  runtime.destroy_event(end);
-  state.counters["GB_per_s"] =
-      benchmark::Counter(static_cast<double>(layer.x.nbytes()) * tensors * 1e-9,
-                         benchmark::Counter::kIsIterationInvariantRate);
+  bench::measure(state, layer.x.nbytes() * tensors, std::forward<Fn>(fn));
 }
 
 Shape shape_of(const benchmark::State& state) {

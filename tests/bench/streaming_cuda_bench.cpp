@@ -8,20 +8,15 @@
 
 #include "core/ops/contract.h"
 #include "core/tensor/tensor.h"
-#include "kernels/register.h"
+#include "tests/bench/cuda_timing.h"
 
 namespace headroom {
 namespace {
 
-constexpr int kCallsPerTiming = 20;
-constexpr MemoryFormat kNhwc = MemoryFormat::channels_last;
+using bench::has_gpu;
+using bench::measure;
 
-bool has_gpu(benchmark::State& state) {
-  if (!has_runtime(Device::cuda())) register_kernels();
-  if (has_runtime(Device::cuda())) return true;
-  state.SkipWithError("no GPU");
-  return false;
-}
+constexpr MemoryFormat kNhwc = MemoryFormat::channels_last;
 
 Tensor random(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
   Tensor out = empty(shape, {dtype, Device::cuda(), format});
@@ -30,26 +25,6 @@ Tensor random(const Shape& shape, DType dtype, MemoryFormat format = MemoryForma
 }
 Tensor room(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
   return empty(shape, {dtype, Device::cuda(), format});
-}
-
-// Times fn, which moves `bytes`.
-template <class Fn>
-void measure(benchmark::State& state, int64_t bytes, Fn&& fn) {
-  DeviceRuntime& runtime = runtime_of(Device::cuda());
-  const EventHandle begin = runtime.create_event(), end = runtime.create_event();
-  fn();
-  runtime.synchronize();
-  for (auto _ : state) {
-    runtime.record_event(begin, Stream::compute);
-    for (int i = 0; i < kCallsPerTiming; ++i) fn();
-    runtime.record_event(end, Stream::compute);
-    runtime.synchronize_event(end);
-    state.SetIterationTime(runtime.elapsed_ms(begin, end) * 1e-3 / kCallsPerTiming);
-  }
-  runtime.destroy_event(begin);
-  runtime.destroy_event(end);
-  state.counters["GB_per_s"] = benchmark::Counter(static_cast<double>(bytes) * 1e-9,
-                                                  benchmark::Counter::kIsIterationInvariantRate);
 }
 
 // ---- one dimension: range(0) elements ----

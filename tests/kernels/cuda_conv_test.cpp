@@ -7,6 +7,7 @@
 
 #include "core/base/settings.h"
 #include "core/ops/workspace.h"
+#include "tests/kernels/cuda_test.h"
 #include "tests/kernels/kernel_test.h"
 
 #ifdef HEADROOM_WITH_CUDA
@@ -90,17 +91,8 @@ void for_each_product(const Case& c, Fn&& fn) {
               }
 }
 
-class CudaConv : public testing::Test {
+class CudaConv : public testing_kernels::CudaTest {
  protected:
-  void SetUp() override {
-    if (!has_runtime(Device::cuda())) GTEST_SKIP() << "no cuda on this machine";
-    before_ = settings();
-    settings().tf32 = Tf32::off;
-  }
-  void TearDown() override {
-    if (has_runtime(Device::cuda())) settings() = before_;
-  }
-
   static Tensor make(const Shape& shape, DType dtype, MemoryFormat format, uint64_t seed) {
     return from_vector(test_values(numel_of(shape), -1, 1, seed), shape,
                        {dtype, Device::cuda(), format});
@@ -162,9 +154,6 @@ class CudaConv : public testing::Test {
   }
 
   static constexpr int64_t kLimit = int64_t{32} << 20;
-
- private:
-  Settings before_;
 };
 
 TEST_F(CudaConv, MatchesPlainLoopsInEveryDtypeAndFormat) {

@@ -6,6 +6,7 @@
 
 #include "core/base/settings.h"
 #include "core/ops/workspace.h"
+#include "tests/kernels/cuda_test.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace headroom {
@@ -22,17 +23,8 @@ struct Size {
   int64_t m, n, k;
 };
 
-class CudaMatmul : public testing::Test {
+class CudaMatmul : public testing_kernels::CudaTest {
  protected:
-  void SetUp() override {
-    if (!has_runtime(Device::cuda())) GTEST_SKIP() << "no cuda on this machine";
-    before_ = settings();
-    settings().tf32 = Tf32::off;
-  }
-  void TearDown() override {
-    if (has_runtime(Device::cuda())) settings() = before_;
-  }
-
   static Tensor make(const Shape& shape, DType dtype, uint64_t seed) {
     return from_vector(test_values(numel_of(shape), -1, 1, seed), shape, {dtype, Device::cuda()});
   }
@@ -87,9 +79,6 @@ class CudaMatmul : public testing::Test {
     const double scale = 64 + static_cast<double>(size.k);
     expect_near(y, expected, 3, scale + (types.has_bias ? detour(types.y, product) : 0));
   }
-
- private:
-  Settings before_;
 };
 
 TEST_F(CudaMatmul, MatchesAPlainLoopInEveryTransposeAndDtype) {

@@ -5,6 +5,7 @@
 
 #include "core/base/settings.h"
 #include "tests/kernels/conv_reference.h"
+#include "tests/kernels/cuda_test.h"
 
 namespace headroom::testing_kernels {
 namespace {
@@ -20,17 +21,8 @@ struct Sampled {
   }
 };
 
-class NativeConv : public testing::Test {
+class NativeConv : public testing_kernels::CudaTest {
  protected:
-  void SetUp() override {
-    if (!has_runtime(Device::cuda())) GTEST_SKIP() << "no cuda on this machine";
-    before_ = settings();
-    settings().tf32 = Tf32::off;
-  }
-  void TearDown() override {
-    if (has_runtime(Device::cuda())) settings() = before_;
-  }
-
   static Tensor image(const Shape& shape, DType dtype, uint64_t seed) {
     return from_vector(test_values(numel_of(shape), -1, 1, seed), shape,
                        {dtype, Device::cuda(), MemoryFormat::channels_last});
@@ -172,7 +164,6 @@ class NativeConv : public testing::Test {
   }
 
   Values x_, w_, dy_;
-  Settings before_;
 };
 
 const ConvCase kLargeTiles{"large tiles", {11, 128, 46, 45}, {136, 128, 3, 3}, {.padding = {1, 1}}};

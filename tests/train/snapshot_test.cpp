@@ -8,6 +8,7 @@
 
 #include "tests/support/python.h"
 #include "tests/train/program_run.h"
+#include "tests/train/trainer_run.h"
 
 namespace headroom::test {
 namespace {
@@ -22,15 +23,9 @@ bool holds(const Json& list, const std::string& text) {
 }
 
 TrainConfig three_steps(const std::string& model, const std::string& data) {
-  TrainConfig config;
-  config.model = model;
-  config.data = data;
-  config.device = "cpu";
-  config.batch = 8;
+  TrainConfig config = small_config(model, data);
+  config.epochs = 0;
   config.steps = 3;
-  config.threads = 2;
-  config.loader_threads = 1;
-  config.evaluate = false;
   return config;
 }
 
