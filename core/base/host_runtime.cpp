@@ -9,6 +9,8 @@
 #include <new>
 #include <thread>
 
+#include "core/base/process.h"
+
 namespace headroom {
 namespace {
 
@@ -69,6 +71,7 @@ class CpuRuntime : public SynchronousRuntime {
     const int64_t page = sysconf(_SC_PAGESIZE);
     return {sysconf(_SC_AVPHYS_PAGES) * page, sysconf(_SC_PHYS_PAGES) * page};
   }
+  std::optional<int64_t> process_bytes() override { return resident_bytes(own_pid()); }
   void copy_to_device(void* to, const void* from, int64_t bytes, Stream) override {
     if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
   }

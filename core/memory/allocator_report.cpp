@@ -56,7 +56,7 @@ std::string place_of(const MemoryContext& context) {
 
 std::string failure_message(Device device, const OutOfMemory::Facts& facts,
                             const MemoryStats& stats, const std::vector<LiveBlock>& live,
-                            bool injected) {
+                            bool injected, const std::string& other_users) {
   std::string out =
       fmt::format("out of memory on {}: {} asked for {} (block {}, segment {}); ", name_of(device),
                   place_of(memory_context()), format_bytes(facts.requested_bytes),
@@ -71,6 +71,7 @@ std::string failure_message(Device device, const OutOfMemory::Facts& facts,
   }
   fmt::format_to(Out(out), "device has {} free of {}", format_bytes(facts.device_free_bytes),
                  format_bytes(facts.device_total_bytes));
+  if (!other_users.empty()) out += ", " + other_users;
   if (!live.empty()) {
     fmt::format_to(Out(out), "; by tag: {}; largest modules: {}", tags_in_use(stats.current_by_tag),
                    largest_modules(live));
@@ -172,7 +173,10 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
   facts.device_free_bytes = device_memory.free_bytes;
   facts.device_total_bytes = device_memory.total_bytes;
 
-  std::string message = failure_message(device, facts, stats, live_blocks(), injected);
+  // Where a limit of our own refused, others are not to blame.
+  const bool is_full = !injected && facts.segment_bytes <= effective_limit() - reserved();
+  std::string message = failure_message(device, facts, stats, live_blocks(), injected,
+                                        is_full ? runtime.describe_other_users() : std::string());
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));

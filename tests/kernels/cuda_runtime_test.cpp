@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/process.h"
 #include "core/base/settings.h"
+#include "core/memory/caching_allocator.h"
 #include "core/ops/contract.h"
 #include "core/tensor/tensor.h"
 
@@ -52,6 +56,21 @@ TEST_F(CudaRuntime, NamesTheGpuAndTheVersions) {
   for (const char* part : {"driver", "CUDA runtime", "cuDNN"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
+}
+
+TEST_F(CudaRuntime, KnowsWhatThisProcessHoldsAndCountsItToNoOther) {
+  const std::optional<int64_t> before = runtime().process_bytes();
+  if (!before) GTEST_SKIP() << "the driver does not list this process, as in a container";
+  constexpr int64_t kBytes = int64_t{64} << 20;  // whole pages, so the driver takes no more
+  void* segment = runtime().acquire(kBytes);
+  ASSERT_NE(segment, nullptr);
+  const std::optional<int64_t> after = runtime().process_bytes();
+  runtime().release(segment, kBytes);
+  ASSERT_TRUE(after);
+  EXPECT_EQ(*after - *before, kBytes);
+  EXPECT_GT(*before, memory_reserved(Device::cuda())) << "the context takes something as well";
+  const std::string own = " " + std::to_string(own_pid()) + " ";
+  EXPECT_EQ(runtime().describe_other_users().find(own), std::string::npos);
 }
 
 TEST_F(CudaRuntime, SegmentsAreAlignedAndRefusedWhenTheDeviceIsTooSmall) {

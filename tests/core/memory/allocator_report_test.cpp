@@ -75,6 +75,20 @@ TEST_F(AllocatorReport, IsWholeWithoutContextLimitOrLiveBlocks) {
             "B are free inside reserved segments (largest piece 0 B)");
 }
 
+TEST_F(AllocatorReport, SaysWhatOthersHoldOfADeviceThatIsFull) {
+  device.other_users = "others hold 61.20 GiB: python3 4711 61.20 GiB";
+  const std::string full = failure(2 * kGiB);
+  EXPECT_NE(full.find("1.00 GiB free of 1.00 GiB, others hold 61.20 GiB: python3 4711 61.20 GiB; "),
+            std::string::npos)
+      << full;
+  // Their share is no reason where the limit or the hook refused.
+  allocator.set_memory_limit(kGiB);
+  EXPECT_EQ(failure(2 * kGiB).find("others"), std::string::npos);
+  allocator.set_memory_limit(0);
+  allocator.set_failure_hook([](int64_t, int64_t) { return true; });
+  EXPECT_EQ(failure(512).find("others"), std::string::npos);
+}
+
 TEST_F(AllocatorReport, NamesTenModulesAndTheInjectedFailure) {
   for (int i = 0; i < 12; ++i) {
     const PathScope path("layer" + std::to_string(i));

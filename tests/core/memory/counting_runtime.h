@@ -36,6 +36,7 @@ class CountingRuntime : public DeviceRuntime {
     held_bytes -= bytes;
   }
   MemoryInfo memory_info() override { return {capacity_bytes_ - held_bytes, capacity_bytes_}; }
+  std::string describe_other_users() override { return other_users; }
 
   void* host_acquire(int64_t) override { return nullptr; }
   void host_release(void*) noexcept override {}
@@ -58,6 +59,7 @@ class CountingRuntime : public DeviceRuntime {
   int64_t held_bytes = 0;
   int refusals = 0;
   bool throw_on_acquire = false;
+  std::string other_users;
 
  private:
   int64_t capacity_bytes_;
