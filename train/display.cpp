@@ -2,14 +2,13 @@
 #include "train/display.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
+
+#include "train/terminal.h"
 
 namespace headroom {
 namespace {
@@ -20,13 +19,6 @@ constexpr double kPlainSeconds = 10;    // between plain lines
 constexpr double kRateSeconds = 0.5;    // the shortest stretch that a rate is measured over
 constexpr double kRateSmoothing = 0.3;  // weight of the newest stretch
 constexpr size_t kMinBarColumns = 10, kMaxBarColumns = 30;
-
-std::string bar(int64_t done, int64_t total, size_t columns) {
-  const size_t inner = columns - 2;
-  const auto filled =
-      total > 0 ? static_cast<size_t>(done) * inner / static_cast<size_t>(total) : size_t{0};
-  return fmt::format("[{}{}]", std::string(filled, '='), std::string(inner - filled, ' '));
-}
 
 // The parts of a line, each with how dearly it is kept: 0 never goes.
 struct Part {
@@ -100,14 +92,8 @@ std::string terminal_line(const Progress& progress, int columns) {
 
 DisplayOptions display_options_of(std::FILE* stream) {
   DisplayOptions options;
-  const char* terminal = std::getenv("TERM");
-  const int descriptor = fileno(stream);
-  options.terminal = isatty(descriptor) != 0 && terminal && std::string(terminal) != "dumb";
-  options.query_columns = [descriptor, fallback = options.columns] {
-    winsize size{};
-    const bool known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? static_cast<int>(size.ws_col) : fallback;
-  };
+  options.terminal = is_terminal(stream);
+  options.query_columns = [stream] { return terminal_size(stream).columns; };
   return options;
 }
 

@@ -24,9 +24,11 @@ void say(const char* text, size_t length) {
 extern "C" void handle_stop(int) {
   if (requests.fetch_add(1) > 0) _exit(kInterruptedExitCode);
   const int saved_errno = errno;
-  say("\n", 1);
-  say(note, note_length);
-  say("\n", 1);
+  if (note_length > 0) {
+    say("\n", 1);
+    say(note, note_length);
+    say("\n", 1);
+  }
   errno = saved_errno;
 }
 
