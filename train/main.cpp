@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
 #include "train/display.h"
+#include "train/ledger.h"
 #include "train/main_support.h"
 #include "train/memory_report.h"
 #include "train/observers.h"
@@ -69,7 +71,7 @@ struct Recorders {
   }
 };
 
-int train(Trainer& trainer, RunLog* log) {
+int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
   const TrainConfig& config = trainer.config();
   RunResult result;
   Recorders recorders(trainer);
@@ -78,6 +80,7 @@ int train(Trainer& trainer, RunLog* log) {
     Observers observers;
     if (log) observers.add(*log);
     recorders.add_to(observers);
+    observers.add(ledger);
     observers.add(display);
     result = trainer.run(observers, stop_requested);
   } catch (const OutOfMemory&) {
@@ -99,6 +102,7 @@ int train(Trainer& trainer, RunLog* log) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  std::optional<LedgerWriter> ledger;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunLog> log;
   try {
@@ -113,6 +117,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     line.config.launch_blocking |= settings().launch_blocking;  // of the environment
     open_devices(kProgram, line.config);
+    ledger.emplace(line.config.model);
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {
@@ -122,7 +127,7 @@ int run(const std::vector<std::string>& arguments) {
     return fail(kProgram, error.what(), kWrongInput);
   }
   if (stop_requested()) return kInterruptedExitCode;
-  return train(*trainer, log.get());
+  return train(*trainer, *ledger, log.get());
 }
 
 }  // namespace
