@@ -13,7 +13,7 @@ install(DIRECTORY core nn optim DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/headroo
         FILES_MATCHING PATTERN "*.h")
 install(FILES kernels/register.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/headroom/kernels")
 if(TARGET train)
-  install(TARGETS train memory-compare RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS train memory-compare memory-watch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 
 set(headroom_package "${CMAKE_INSTALL_LIBDIR}/cmake/headroom")

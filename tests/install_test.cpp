@@ -32,6 +32,7 @@ TEST(Install, ASeparateProjectBuildsAgainstTheInstalledCopyAndTrains) {
   EXPECT_NE(output_of({build + "/consumer"}).find("loss"), std::string::npos);
   // The program comes along and runs from where it was put.
   EXPECT_NE(output_of({prefix + "/bin/train", "--version"}).find("headroom"), std::string::npos);
+  EXPECT_EQ(output_of({prefix + "/bin/memory-watch", "--version"}).find("headroom"), 0u);
 }
 
 }  // namespace
