@@ -70,10 +70,11 @@ class DeviceRuntime {
   virtual void release(void* segment, int64_t bytes) noexcept = 0;
   virtual MemoryInfo memory_info() = 0;
   // What this process holds of the memory in all, context and libraries included, as the system or
-  // the driver counts it. Empty where nobody says. Does not throw for that.
+  // the driver counts it. Empty where that is not known. Does not throw.
   virtual std::optional<int64_t> process_bytes() { return std::nullopt; }
   // What other processes hold of it, for the message of a device that is full: "others hold 61.20
-  // GiB: python 4711 60.10 GiB, ...". Empty where nobody says; then it does not throw either.
+  // GiB: python 4711 60.10 GiB, ...", or why that is not known. Empty for a device where nobody
+  // keeps such a list. Does not throw.
   virtual std::string describe_other_users() { return {}; }
 
   // Host memory that this device copies from asynchronously (pinned on CUDA).

@@ -22,6 +22,7 @@ class InvalidArgument : public Error {
 };
 
 // A device or one of its libraries failed; the message names the call and the op that made it.
+// Where a lack of memory may be the cause, it says what is free and what other processes hold.
 class DeviceError : public Error {
  public:
   using Error::Error;

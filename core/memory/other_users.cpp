@@ -38,7 +38,10 @@ std::string other_users_text(const GpuReading& gpu, int64_t own) {
                    process.name.empty() ? "" : " ", process.pid,
                    process.bytes ? format_bytes(*process.bytes) : "of unknown bytes");
   }
-  if (others == 0) return {};
+  if (others == 0) {
+    return sees_own ? "no other process is on it"
+                    : "the driver lists no process on it, as in a container";
+  }
   if (others > kNamed) fmt::format_to(std::back_inserter(list), ", {} more", others - kNamed);
   // As in a container: without a pid of ours the list cannot be told apart into us and others.
   if (!sees_own) return "the driver lists, this process perhaps among them, " + list;

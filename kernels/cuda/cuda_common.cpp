@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "core/memory/scopes.h"
+#include "kernels/cuda/gpu_users.h"
 
 namespace headroom::cuda {
 namespace {
@@ -54,11 +55,17 @@ bool may_be_late(cudaError_t status) {
          status != cudaErrorInsufficientDriver;
 }
 
+// Whether others on the GPU can be the reason: they hold its memory, or have it to themselves.
+bool may_be_others(cudaError_t status) {
+  return status == cudaErrorMemoryAllocation || status == cudaErrorDevicesUnavailable;
+}
+
 }  // namespace
 
 void throw_cuda_error(cudaError_t status, const char* call) {
   std::string message =
       detail::concat(call, ": ", cudaGetErrorName(status), ", ", cudaGetErrorString(status));
+  if (may_be_others(status)) message += memory_note();
   constexpr int kListed = 8;
   const int64_t suspects = unfinished_kernels();
   if (may_be_late(status) && suspects > 0) {

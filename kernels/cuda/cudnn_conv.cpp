@@ -29,6 +29,7 @@
 #include "core/base/settings.h"
 #include "kernels/cuda/cuda_common.h"
 #include "kernels/cuda/cudnn_conv_key.h"
+#include "kernels/cuda/gpu_users.h"
 #include "kernels/cuda/library_call.h"
 #include "kernels/cuda/library_versions.h"
 
@@ -52,7 +53,7 @@ cudnnHandle_t handle() {
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(out, compute_stream());
     if (status != CUDNN_STATUS_SUCCESS) {
       throw DeviceError(detail::concat("cudnnCreate: ", cudnnGetErrorString(status), ", cuDNN ",
-                                       cudnn_version_text()));
+                                       cudnn_version_text(), memory_note()));
     }
     return out;
   }();

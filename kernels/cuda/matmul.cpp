@@ -11,6 +11,7 @@
 #include "core/ops/contract.h"
 #include "kernels/cuda/cuda_common.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/gpu_users.h"
 #include "kernels/cuda/library_call.h"
 #include "kernels/cuda/library_versions.h"
 
@@ -30,11 +31,14 @@ struct Problem {
 // `call` is the text of the failed call, or what failed.
 [[noreturn]] void fail(const Problem& problem, std::string call, cublasStatus_t status) {
   call.resize(std::min(call.size(), call.find('(')));
+  // What a full GPU makes of a new handle.
+  const bool may_be_full =
+      status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
   throw DeviceError(detail::concat(
       "matmul (a ", describe(problem.a), problem.params.transpose_a ? " transposed" : "", ", b ",
       describe(problem.b), problem.params.transpose_b ? " transposed" : "", ", y ",
       describe(problem.y), "): ", call, ": ", cublasLtGetStatusString(status), ", cuBLAS ",
-      cublas_version_text()));
+      cublas_version_text(), may_be_full ? memory_note() : ""));
 }
 
 #define CUBLAS_CHECK(problem, call)                                                  \

@@ -3,15 +3,11 @@
 #include "kernels/cuda/runtime.h"
 
 #include <fstream>
-#include <memory>
-#include <optional>
 #include <string>
 
-#include "core/base/nvml.h"
-#include "core/base/process.h"
 #include "core/base/settings.h"
-#include "core/memory/other_users.h"
 #include "kernels/cuda/cuda_common.h"
+#include "kernels/cuda/gpu_users.h"
 #include "kernels/cuda/library_versions.h"
 
 namespace headroom::cuda {
@@ -40,19 +36,6 @@ std::string driver_module_version() {
     if (numeric && word.find('.') != std::string::npos) return word;
   }
   return {};
-}
-
-// As NVML writes it after "GPU-" or "MIG-": groups of 4, 2, 2, 2 and 6 bytes.
-std::string uuid_digits(const cudaUUID_t& uuid) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string out;
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    out += kDigits[byte >> 4];
-    out += kDigits[byte & 15];
-  }
-  return out;
 }
 
 // Whether the compute stream records a graph; then nothing may wait for it.
@@ -96,14 +79,8 @@ class CudaRuntime final : public DeviceRuntime {
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
   }
-  std::optional<int64_t> process_bytes() override {
-    const std::optional<GpuReading> gpu = read_gpu();
-    return gpu ? bytes_of_process(*gpu, own_pid()) : std::nullopt;
-  }
-  std::string describe_other_users() override {
-    const std::optional<GpuReading> gpu = read_gpu();
-    return gpu ? other_users_text(*gpu, own_pid()) : std::string();
-  }
+  std::optional<int64_t> process_bytes() override { return bytes_of_this_process(); }
+  std::string describe_other_users() override { return other_users(); }
 
   void* host_acquire(int64_t bytes) override {
     void* memory = nullptr;
@@ -196,21 +173,6 @@ class CudaRuntime final : public DeviceRuntime {
     }
     throw_recorded_fault();
   }
-
- private:
-  // The GPU as its driver sees it. Empty where that cannot be asked: nothing depends on it.
-  std::optional<GpuReading> read_gpu() {
-    try {
-      if (!nvml_) nvml_ = std::make_unique<Nvml>();
-      cudaDeviceProp properties{};
-      CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-      return nvml_->read_uuid(uuid_digits(properties.uuid));
-    } catch (const DeviceError&) {
-      return std::nullopt;
-    }
-  }
-
-  std::unique_ptr<Nvml> nvml_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // light. Skipped, visibly, without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -13,6 +14,10 @@
 #include "core/memory/caching_allocator.h"
 #include "core/ops/contract.h"
 #include "core/tensor/tensor.h"
+
+#ifdef HEADROOM_WITH_CUDA
+#include "kernels/cuda/cuda_common.h"
+#endif
 
 namespace headroom {
 namespace {
@@ -70,8 +75,28 @@ TEST_F(CudaRuntime, KnowsWhatThisProcessHoldsAndCountsItToNoOther) {
   EXPECT_EQ(*after - *before, kBytes);
   EXPECT_GT(*before, memory_reserved(Device::cuda())) << "the context takes something as well";
   const std::string own = " " + std::to_string(own_pid()) + " ";
-  EXPECT_EQ(runtime().describe_other_users().find(own), std::string::npos);
+  const std::string others = runtime().describe_other_users();
+  EXPECT_FALSE(others.empty());
+  EXPECT_EQ(others.find(own), std::string::npos) << others;
 }
+
+#ifdef HEADROOM_WITH_CUDA
+TEST_F(CudaRuntime, SaysWhoHoldsTheGpuWhereThatMayBeWhyACallFailed) {
+  const auto message = [](cudaError_t status) {
+    try {
+      cuda::throw_cuda_error(status, "a call");
+    } catch (const DeviceError& error) {
+      return std::string(error.what());
+    }
+  };
+  std::string users = runtime().describe_other_users();
+  users.resize(std::min(users.size(), users.find_first_of("0123456789")));  // bytes may change
+  const std::string full = message(cudaErrorMemoryAllocation);
+  EXPECT_NE(full.find("; device has "), std::string::npos) << full;
+  EXPECT_NE(full.find(", " + users), std::string::npos) << full;
+  EXPECT_EQ(message(cudaErrorInvalidValue).find("device has"), std::string::npos);
+}
+#endif
 
 TEST_F(CudaRuntime, SegmentsAreAlignedAndRefusedWhenTheDeviceIsTooSmall) {
   void* segment = runtime().acquire(2 << 20);

@@ -27,8 +27,8 @@ TEST(OtherUsers, NamesAtMostThreeAndCountsThemAll) {
 }
 
 TEST(OtherUsers, AreNoneWhereThisProcessIsAlone) {
-  EXPECT_EQ(other_users_text(gpu_with({{kOwn, "train", false, kGiB}}), kOwn), "");
-  EXPECT_EQ(other_users_text(gpu_with({}), kOwn), "");
+  EXPECT_EQ(other_users_text(gpu_with({{kOwn, "train", false, kGiB}}), kOwn),
+            "no other process is on it");
 }
 
 TEST(OtherUsers, SayWhatTheDriverDoesNotGive) {
@@ -46,6 +46,8 @@ TEST(OtherUsers, SayWhatTheDriverDoesNotGive) {
 TEST(OtherUsers, AreNotToldFromThisProcessWhereTheDriverDoesNotListIt) {
   EXPECT_EQ(other_users_text(gpu_with({{11, "", false, kGiB}}), kOwn),
             "the driver lists, this process perhaps among them, 11 1.00 GiB");
+  EXPECT_EQ(other_users_text(gpu_with({}), kOwn),
+            "the driver lists no process on it, as in a container");
 }
 
 TEST(OtherUsers, LeaveTheBytesOfOneProcess) {
