@@ -13,6 +13,7 @@
 #include "train/display.h"
 #include "train/ledger.h"
 #include "train/main_support.h"
+#include "train/memory_guard.h"
 #include "train/memory_report.h"
 #include "train/observers.h"
 #include "train/report.h"
@@ -87,7 +88,8 @@ int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
     recorders.write_unfinished(config);
     throw;
   }
-  const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device())};
+  const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device()),
+                      outside_memory(trainer.device())};
   if (config.json) {
     std::fputs(to_table(report).c_str(), stderr);
     print_result(to_json(report) + "\n");

@@ -64,6 +64,24 @@ std::string result_rows(const RunResult& result) {
   return out;
 }
 
+// What no peak counts, so that nobody takes a peak for what the driver shows.
+std::string outside_row(const RunInfo& info, const OutsideMemory& outside) {
+  const char* const name = "outside of it";
+  const Device device = parse_device(info.device_name);
+  if (device.is_meta()) {
+    return row(name, device.stands_for == DeviceType::cuda
+                         ? "context and libraries, which are not predicted"
+                         : "code, data and libraries, which are not predicted");
+  }
+  if (device.is_cpu()) return row(name, "code, data and libraries, which are not measured");
+  if (outside.bytes) {
+    return row(name, fmt::format("{} of context and libraries", format_bytes(*outside.bytes)));
+  }
+  return row(name, fmt::format("context and libraries, at most {}: the driver gives no bytes of "
+                               "this process, all processes together hold that",
+                               format_bytes(outside.at_most_bytes.value_or(0))));
+}
+
 Json json_of(const BytesByTag& parts) {
   Json out = Json::object();
   for (int tag = 0; tag < kTagCount; ++tag) {
@@ -79,7 +97,10 @@ Json json_of(const PhasePeak& peak) {
           {"peak_parts", json_of(peak.parts)}};
 }
 
-Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 }  // namespace
 
@@ -97,6 +118,7 @@ std::string to_table(const Report& report) {
   out += row("device", device_text(report.info));
   if (report.cudnn_version) out += row("cuDNN", *report.cudnn_version);
   out += row("peak reserved", format_bytes(r.peak.reserved));
+  out += outside_row(report.info, report.outside);
   out += row("peak allocated", fmt::format("{}, of which", format_bytes(r.peak.allocated)));
   out += part_rows(r.peak);
   out += phase_row("in the first step", r.first_step);
@@ -138,6 +160,8 @@ std::string to_json(const Report& report) {
   out["peak_allocated"] = r.peak.allocated;
   out["peak_reserved"] = r.peak.reserved;
   out["peak_parts"] = json_of(r.peak.parts);
+  out["context_and_libraries_bytes"] = json_of(report.outside.bytes);
+  out["context_and_libraries_at_most_bytes"] = json_of(report.outside.at_most_bytes);
   out["first_step"] = json_of(r.first_step);
   out["evaluation"] = json_of(r.evaluation);
   out["skipped_steps"] = r.skipped_steps;

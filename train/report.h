@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "train/memory_guard.h"
 #include "train/trainer.h"
 
 namespace headroom {
@@ -13,6 +14,7 @@ struct Report {
   RunInfo info;
   RunResult result;
   std::optional<std::string> cudnn_version;  // "9.19.0" where cuDNN computed
+  OutsideMemory outside = {};                // at the end of the run
 };
 
 // The tag's name for people: "saved activation".

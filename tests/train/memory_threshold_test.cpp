@@ -1,6 +1,9 @@
 // --memory-threshold: what a run does after a step that left the device too full.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <vector>
+
 #include "tests/train/trainer_run.h"
 #include "train/memory_guard.h"
 
@@ -45,6 +48,19 @@ TEST_F(MemoryThreshold, MeasuresTheShareOfTheLimitOrOfTheDevice) {
   EXPECT_GT(whole.capacity_bytes, int64_t{1} << 28);
   EXPECT_GT(whole.share(), 0);
   EXPECT_LT(whole.share(), 1);
+}
+
+TEST_F(MemoryThreshold, TellsWhatAProcessHoldsBesidesItsSegments) {
+  const std::optional<int64_t> before = bytes_outside(Device::cpu());
+  ASSERT_TRUE(before);
+  EXPECT_GT(*before, int64_t{1} << 20) << "at least the program itself";
+  // Touched, so that they are resident; outside of the allocator, so that it does not know them.
+  const std::vector<char> other(size_t{64} << 20, 'x');
+  const std::optional<int64_t> after = bytes_outside(Device::cpu());
+  ASSERT_TRUE(after);
+  EXPECT_GE(*after - *before, int64_t{60} << 20);
+  EXPECT_EQ(bytes_outside(parse_device("meta:cuda")), std::nullopt);
+  EXPECT_EQ(outside_memory(Device::cpu()).at_most_bytes, std::nullopt) << "of GPUs alone";
 }
 
 TEST_F(MemoryThreshold, StaysSilentBelow) {

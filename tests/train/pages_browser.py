@@ -202,6 +202,8 @@ def check_report(check, data):
     check.equal(point["index"], data["peak"]["index"], "the point chosen first")
     check.that(data["peak"]["path"] in check.value(
         "document.querySelector('#step svg').textContent"), "the peak's mark names no layer")
+    check.that("context and librariesnot predicted" in check.value(
+        "document.querySelector('#facts').textContent"), "what no prediction covers is not named")
     check.alone()
     check.sorts()
 

@@ -61,8 +61,9 @@ TEST(Program, ConfigurationInTheReportIsTheSettledOne) {
 TEST(Program, PrintsTheTableOnStandardOutputAndProgressOnStandardError) {
   const ProcessResult result = train(tiny_run(""));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const char* text : {"4 steps", "test accuracy", "images/s", "ms per step", "peak allocated",
-                           "peak reserved", "parameter", "in the first step", "in evaluation"}) {
+  for (const char* text :
+       {"4 steps", "test accuracy", "images/s", "ms per step", "peak allocated", "peak reserved",
+        "outside of it", "parameter", "in the first step", "in evaluation"}) {
     EXPECT_NE(result.out.find(text), std::string::npos) << text << "\n" << result.out;
   }
   EXPECT_NE(result.err.find("step 4/4"), std::string::npos) << result.err;
@@ -78,6 +79,20 @@ TEST(Program, DescribesItself) {
   const ProcessResult version = train("--version");
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_NE(version.out.find("headroom "), std::string::npos);
+}
+
+// Bytes of a context are those of driver and GPU: above a stream's stacks, below a small card.
+TEST(Program, TellsContextAndLibrariesOfAGpuApartFromThePeak) {
+  if (!has_runtime(Device::cuda())) GTEST_SKIP() << "no cuda on this machine";
+  const Json json = train_json(tiny_run("--device cuda"));
+  const auto at_most = json["context_and_libraries_at_most_bytes"].get<int64_t>();
+  EXPECT_GT(at_most, int64_t{16} << 20);
+  if (json["context_and_libraries_bytes"].is_null()) {
+    GTEST_SKIP() << "the driver does not list the program, as in a container";
+  }
+  const auto bytes = json["context_and_libraries_bytes"].get<int64_t>();
+  EXPECT_GT(bytes, int64_t{16} << 20);
+  EXPECT_LT(bytes, int64_t{4} << 30);
 }
 
 TEST(Program, TakesTheCpuWithoutAGpuAndSaysSo) {

@@ -114,6 +114,30 @@ TEST(Report, JsonOfAMetaDeviceHasBytesButNoValues) {
   EXPECT_EQ(to_table(report).find("accuracy"), std::string::npos);
 }
 
+TEST(Report, NamesWhatLiesOutsideOfThePeakAndHowMuchWhereThatIsKnown) {
+  Report report = example();
+  const auto row = [&report](const char* device) {
+    report.info.device_name = device;
+    const std::string table = to_table(report);
+    const size_t begin = table.find("  outside of it");
+    EXPECT_NE(begin, std::string::npos) << table;
+    return table.substr(begin, table.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(row("meta:cuda"), "  outside of it     context and libraries, which are not predicted");
+  EXPECT_EQ(row("cpu"), "  outside of it     code, data and libraries, which are not measured");
+  report.outside.at_most_bytes = int64_t{3} << 30;
+  EXPECT_EQ(
+      row("cuda"),
+      "  outside of it     context and libraries, at most 3.00 GiB: the driver gives no bytes "
+      "of this process, all processes together hold that");
+  EXPECT_TRUE(Json::parse(to_json(report))["context_and_libraries_bytes"].is_null());
+  report.outside.bytes = int64_t{512} << 20;
+  EXPECT_EQ(row("cuda"), "  outside of it     512.00 MiB of context and libraries");
+  const Json json = Json::parse(to_json(report));
+  EXPECT_EQ(json["context_and_libraries_bytes"], int64_t{512} << 20);
+  EXPECT_EQ(json["context_and_libraries_at_most_bytes"], int64_t{3} << 30);
+}
+
 TEST(Report, JsonSurvivesNamesThatAreNoUtf8) {
   Report report = example();
   report.config.save =
