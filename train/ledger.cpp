@@ -1,17 +1,15 @@
-// The file: a header of three words (magic, version and size, sequence), then the Ledger. The
-// sequence is odd while the record is being written, so a reader that saw it even and unchanged has
-// seen one state.
+// Writing is one call, and not a store into a mapped file: a store that the disk has no room for
+// would end the process, a call says so. A reader knows by a sum of the record that it saw one
+// state of it.
 #include "train/ledger.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -24,26 +22,28 @@
 
 #include "core/base/process.h"
 #include "core/memory/caching_allocator.h"
+#include "train/memory_guard.h"
 
 namespace headroom {
 namespace {
 
 namespace fs = std::filesystem;
 
+// The file.
+struct Image {
+  uint64_t magic = 0, version = 0, sum = 0;
+  Ledger ledger;
+};
+static_assert(std::is_trivially_copyable_v<Ledger> && sizeof(Ledger) % sizeof(uint64_t) == 0);
+static_assert(sizeof(Image) == 3 * sizeof(uint64_t) + sizeof(Ledger));
+
 constexpr uint64_t kMagic = 0x52454744454c5248;  // "HRLEDGER" in memory
-constexpr uint64_t kVersion = 1;
-constexpr size_t kWord = sizeof(uint64_t);
-constexpr size_t kMagicAt = 0, kVersionAt = 1, kSequenceAt = 2, kRecordAt = 3;
-constexpr size_t kRecordWords = sizeof(Ledger) / kWord;
-constexpr size_t kFileBytes = (kRecordAt + kRecordWords) * kWord;
 // A record of another size is another version, even if somebody forgot to count it up.
-constexpr uint64_t kVersionWord = kVersion << 32 | kFileBytes;
-static_assert(sizeof(Ledger) % kWord == 0 && std::is_trivially_copyable_v<Ledger>);
+constexpr uint64_t kVersion = uint64_t{1} << 32 | sizeof(Image);
 
 constexpr const char* kPrefix = "headroom-";
 constexpr const char* kSuffix = ".ledger";
-
-using Record = std::array<uint64_t, kRecordWords>;
+constexpr const char* kSessions = "/run/user/";
 
 // An open file, closed at the end. Closing gives its lock back.
 class File {
@@ -66,10 +66,6 @@ void copy_text(const std::string& from, char* to, size_t size) {
   std::snprintf(to, size, "%s", from.c_str());
 }
 
-int64_t process_bytes_on(Device device) {
-  return has_runtime(device) ? runtime_of(device).process_bytes().value_or(-1) : -1;
-}
-
 std::string name_of_ledger(int64_t pid) { return kPrefix + std::to_string(pid) + kSuffix; }
 
 // The pid in a ledger's file name.
@@ -90,32 +86,41 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return out;
 }
 
-std::optional<uint64_t> read_word(int file, size_t at) {
-  uint64_t word = 0;
-  const bool whole = pread(file, &word, kWord, static_cast<off_t>(at * kWord)) == ssize_t{kWord};
-  return whole ? std::optional(word) : std::nullopt;
+// FNV-1a, by words.
+uint64_t sum_of(const Ledger& ledger) {
+  uint64_t words[sizeof ledger / sizeof(uint64_t)];
+  std::memcpy(words, &ledger, sizeof ledger);
+  uint64_t sum = 0xcbf29ce484222325;
+  for (const uint64_t word : words) sum = (sum ^ word) * 0x100000001b3;
+  return sum;
 }
 
-// By reads and not through a mapping, which would end the reader if the file became shorter.
-std::optional<Ledger> read_record(int file) {
-  if (read_word(file, kMagicAt) != kMagic || read_word(file, kVersionAt) != kVersionWord) {
-    return std::nullopt;
+// The text of a fixed field. What another user wrote there is shown on terminals.
+void make_printable(char* text, size_t size) {
+  text[size - 1] = '\0';
+  for (; *text; ++text) {
+    if (*text < ' ' || *text == 0x7f) *text = '?';
   }
-  constexpr int kTries = 1000;  // writing takes a microsecond
+}
+
+std::optional<Ledger> read_record(int file) {
+  constexpr int kTries = 100;  // writing takes a microsecond or some
   for (int i = 0; i < kTries; ++i) {
-    const std::optional<uint64_t> before = read_word(file, kSequenceAt);
-    if (!before) return std::nullopt;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    Ledger ledger;
-    if (pread(file, &ledger, sizeof ledger, kRecordAt * kWord) != ssize_t{sizeof ledger}) {
-      return std::nullopt;
-    }
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (*before % 2 != 0 || read_word(file, kSequenceAt) != before) continue;
-    ledger.device[sizeof ledger.device - 1] = ledger.model[sizeof ledger.model - 1] = '\0';
-    return ledger;
+    Image image;
+    if (pread(file, &image, sizeof image, 0) != ssize_t{sizeof image}) return std::nullopt;
+    if (image.magic != kMagic || image.version != kVersion) return std::nullopt;
+    if (image.sum != sum_of(image.ledger)) continue;
+    make_printable(image.ledger.device, sizeof image.ledger.device);
+    make_printable(image.ledger.model, sizeof image.ledger.model);
+    return image.ledger;
   }
   return std::nullopt;
+}
+
+// Whether an open file has no name any more.
+bool is_gone(int file) {
+  struct stat status {};
+  return fstat(file, &status) == 0 && status.st_nlink == 0;
 }
 
 // The ledger in a file of that name. Removes the file if nobody writes it any more.
@@ -126,11 +131,12 @@ std::optional<Ledger> read_or_remove(const fs::path& path, int64_t pid) {
     return std::nullopt;
   }
   if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) {
-    struct stat now {};
+    struct stat now {};  // a new process of that number may have put its own there
     const bool same = stat(path.c_str(), &now) == 0 && now.st_ino == status.st_ino;
     if (same) unlink(path.c_str());
     return std::nullopt;
   }
+  if (errno != EWOULDBLOCK) return std::nullopt;  // no locks here, so no sign of life
   // In /tmp anybody may put a file of any name.
   if (process_owner(pid) != int64_t{status.st_uid}) return std::nullopt;
   const std::optional<Ledger> ledger = read_record(file.get());
@@ -140,20 +146,29 @@ std::optional<Ledger> read_or_remove(const fs::path& path, int64_t pid) {
 }  // namespace
 
 std::vector<std::string> ledger_folders() {
+  std::vector<std::string> out;
+  const auto add = [&out](const std::string& folder) {
+    const bool is_new = std::find(out.begin(), out.end(), folder) == out.end();
+    if (!folder.empty() && is_new) out.push_back(folder);
+  };
   const auto value_of = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value ? value : "");
   };
-  if (const std::string only = value_of("HEADROOM_LEDGERS"); !only.empty()) return {only};
-  const std::string session = value_of("XDG_RUNTIME_DIR");
-  if (session.empty()) return {"/tmp"};
-  return {session, "/tmp"};
+  add(value_of("HEADROOM_LEDGERS"));
+  if (!out.empty()) return out;
+  // Programs of one user may have been started with and without a session.
+  add(value_of("XDG_RUNTIME_DIR"));
+  add(kSessions + std::to_string(geteuid()));
+  add(value_of("TMPDIR"));
+  add("/tmp");
+  return out;
 }
 
 std::vector<Ledger> read_ledgers() {
   std::vector<std::string> folders = ledger_folders();
-  if (folders.back() == "/tmp" && geteuid() == 0) {  // root looks after everybody
-    for (const fs::path& session : entries_of("/run/user")) folders.push_back(session);
+  if (folders.size() > 1 && geteuid() == 0) {  // root looks after everybody
+    for (const fs::path& session : entries_of(kSessions)) folders.push_back(session);
   }
   std::vector<Ledger> out;
   for (const std::string& folder : folders) {
@@ -170,28 +185,31 @@ std::vector<Ledger> read_ledgers() {
   return out;
 }
 
-LedgerWriter::LedgerWriter(const std::string& model)
-    : cpu_context_bytes_(process_bytes_on(Device::cpu())),
-      cuda_context_bytes_(process_bytes_on(Device::cuda())) {
+LedgerWriter::LedgerWriter(const std::string& model, Device device) : device_(device) {
   ledger_.pid = own_pid();
   copy_text(model, ledger_.model, sizeof ledger_.model);
+  copy_text(name_of(device), ledger_.device, sizeof ledger_.device);
+  ledger_.outside_bytes = bytes_outside(device).value_or(-1);
 }
 
 LedgerWriter::~LedgerWriter() {
-  if (words_) munmap(words_, kFileBytes);
-  if (!path_.empty()) unlink(path_.c_str());
-  if (file_ >= 0) close(file_);
+  if (file_ >= 0 && !is_gone(file_)) unlink(path_.c_str());
+  close();
+}
+
+void LedgerWriter::close() {
+  if (file_ >= 0) ::close(std::exchange(file_, -1));
 }
 
 void LedgerWriter::on_start(const RunInfo& info) {
-  device_ = parse_device(info.device_name);
-  if (device_.is_meta()) return;
-  copy_text(info.device_name, ledger_.device, sizeof ledger_.device);
   ledger_.step = info.first_step;
   ledger_.total_steps = info.total_steps;
-  ledger_.context_bytes = device_.is_cuda() ? cuda_context_bytes_ : cpu_context_bytes_;
+  if (!device_.is_meta()) open();
+}
+
+void LedgerWriter::open() {
   for (const std::string& folder : ledger_folders()) {
-    if (open_in(folder)) break;
+    if (open_in(folder)) return;
   }
 }
 
@@ -203,44 +221,34 @@ bool LedgerWriter::open_in(const std::string& folder) {
   unlink(unfinished.c_str());
   File file(unfinished, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (file.get() < 0) return false;
-  void* memory = MAP_FAILED;
-  // Room is reserved now: a store into a mapped file of a full disk would end the process.
-  if (posix_fallocate(file.get(), 0, kFileBytes) == 0 && flock(file.get(), LOCK_EX) == 0) {
-    memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  }
-  if (memory == MAP_FAILED) {
-    unlink(unfinished.c_str());
-    return false;
-  }
-  words_ = static_cast<uint64_t*>(memory);
-  words_[kMagicAt] = kMagic;
-  words_[kVersionAt] = kVersionWord;
-  publish();
-  if (rename(unfinished.c_str(), path.c_str()) != 0) {
-    unlink(unfinished.c_str());
-    munmap(std::exchange(words_, nullptr), kFileBytes);
-    return false;
-  }
   path_ = path;
-  file_ = file.release();
-  return true;
+  file_ = file.get();
+  const bool in_place =
+      flock(file_, LOCK_EX) == 0 && publish() && rename(unfinished.c_str(), path.c_str()) == 0;
+  if (!in_place) unlink(unfinished.c_str());
+  file_ = in_place ? file.release() : -1;
+  return in_place;
 }
 
 void LedgerWriter::on_step(const StepInfo& step) {
-  if (!words_) return;
-  const bool is_first = step.images == step.images_seen;
+  if (file_ < 0) return;
   ledger_.step = step.step;
-  if (is_first && ledger_.context_bytes >= 0) {
-    const int64_t process_bytes = process_bytes_on(device_);
-    const int64_t outside = process_bytes - memory_reserved(device_) - ledger_.context_bytes;
-    // Below zero where cached memory was never touched, and so is not resident.
-    if (process_bytes >= 0) ledger_.library_bytes = std::max(outside, int64_t{0});
+  const bool is_first = step.images == step.images_seen;
+  if (is_first) {
+    const int64_t outside = bytes_outside(device_).value_or(-1);
+    // On a CPU it may seem to shrink, where segments are not touched yet.
+    ledger_.outside_bytes = device_.is_cpu() ? std::max(ledger_.outside_bytes, outside) : outside;
+  }
+  // A session's folder goes with the session, which a run may outlive, and /tmp is tidied.
+  if (is_gone(file_)) {
+    close();
+    open();
   }
   publish();
 }
 
-void LedgerWriter::publish() {
-  if (!words_) return;
+bool LedgerWriter::publish() {
+  if (file_ < 0) return false;
   const CachingAllocator& allocator = allocator_of(device_);
   const MemoryStats stats = allocator.stats();
   const PoolStats& all = stats[Pool::all];
@@ -254,17 +262,8 @@ void LedgerWriter::publish() {
   ledger_.peak_allocated_bytes = std::max(ledger_.peak_allocated_bytes, all.allocated_bytes.peak);
   ledger_.limit_bytes = allocator.memory_limit();
   std::copy(stats.current_by_tag.begin(), stats.current_by_tag.end(), ledger_.tag_bytes);
-
-  Record record;
-  std::memcpy(record.data(), &ledger_, sizeof ledger_);
-  std::atomic_ref<uint64_t> sequence(words_[kSequenceAt]);
-  const uint64_t before = sequence.load(std::memory_order_relaxed);
-  sequence.store(before + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t i = 0; i < kRecordWords; ++i) {
-    std::atomic_ref<uint64_t>(words_[kRecordAt + i]).store(record[i], std::memory_order_relaxed);
-  }
-  sequence.store(before + 2, std::memory_order_release);
+  const Image image{kMagic, kVersion, sum_of(ledger_), ledger_};
+  return pwrite(file_, &image, sizeof image, 0) == ssize_t{sizeof image};
 }
 
 }  // namespace headroom

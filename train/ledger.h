@@ -1,10 +1,11 @@
 // The ledger that a running `train` publishes: what its allocator holds, in a small file that
-// others read while it is being written. Named headroom-PID.ledger, in $XDG_RUNTIME_DIR or, where
-// that is not set or takes no file, in /tmp; the environment's HEADROOM_LEDGERS names another
-// folder, and then only that one is used.
+// others read while it is being written. Named headroom-PID.ledger, in the first of these folders
+// that takes a file: $XDG_RUNTIME_DIR, /run/user/UID, $TMPDIR, /tmp. Where the environment's
+// HEADROOM_LEDGERS names another folder, only that one is used.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,10 @@ struct Ledger {
   int64_t split_bytes = 0;      // free pieces of segments that are partly in use
   int64_t peak_allocated_bytes = 0;
   int64_t limit_bytes = 0;  // of the allocator; 0 is none
-  // Of the whole process before the allocator's first segment.
-  int64_t context_bytes = -1;
-  // What had come to that by the end of the first step, outside the allocator: handles and code
-  // that libraries load as they are needed. On a CPU also data sets and other heap.
-  int64_t library_bytes = -1;
+  // Context and libraries: what the process held at the end of its first step besides the
+  // allocator's segments, when handles are made and code is loaded; until then, before its first
+  // segment. On a CPU also data sets and other heap.
+  int64_t outside_bytes = -1;
   int64_t tag_bytes[kTagCount] = {};  // of the live blocks, indexed by Tag
 
   int64_t cached_bytes() const { return reserved_bytes - allocated_bytes - split_bytes; }
@@ -40,9 +40,8 @@ struct Ledger {
 // run goes on without. A meta device holds no memory and has no ledger.
 class LedgerWriter : public TrainObserver {
  public:
-  // Measures the process: to be made after the kernels are registered and before the allocator's
-  // first segment.
-  explicit LedgerWriter(const std::string& model);
+  // Measures the process: to be made before the allocator's first segment.
+  LedgerWriter(const std::string& model, Device device);
   ~LedgerWriter() override;  // removes the file
   LedgerWriter(const LedgerWriter&) = delete;
   LedgerWriter& operator=(const LedgerWriter&) = delete;
@@ -54,15 +53,15 @@ class LedgerWriter : public TrainObserver {
   void on_epoch(const EpochInfo&) override { publish(); }
 
  private:
+  void open();
   bool open_in(const std::string& folder);
-  void publish();
+  void close();
+  bool publish();  // false if the file did not take it
 
-  int64_t cpu_context_bytes_, cuda_context_bytes_;
   Device device_;
   Ledger ledger_;
-  std::string path_;           // empty while there is no file
-  int file_ = -1;              // held locked: the lock says that the writer lives
-  uint64_t* words_ = nullptr;  // the file, mapped
+  std::string path_;
+  int file_ = -1;  // held locked: the lock says that the writer lives; -1: there is no file
 };
 
 // The folders that hold ledgers, in the order in which a writer tries them.

@@ -119,7 +119,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     line.config.launch_blocking |= settings().launch_blocking;  // of the environment
     open_devices(kProgram, line.config);
-    ledger.emplace(line.config.model);
+    ledger.emplace(line.config.model, device_of(line.config));
     trainer = std::make_unique<Trainer>(line.config);
     const std::string& path = trainer->config().log;
     if (!path.empty()) {

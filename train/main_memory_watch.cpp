@@ -110,6 +110,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   using namespace headroom;
+  hold_standard_streams();
   install_signal_handlers("");
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   return guarded(kProgram, [&] { return run(arguments); });

@@ -79,8 +79,8 @@ Account account_of(const Ledger& ledger, std::optional<int64_t> process_bytes) {
   out.live_bytes = ledger.allocated_bytes;
   out.cached_bytes = ledger.cached_bytes();
   out.split_bytes = ledger.split_bytes;
-  if (ledger.context_bytes < 0) return out;
-  out.outside_bytes = ledger.context_bytes + std::max(ledger.library_bytes, int64_t{0});
+  if (ledger.outside_bytes < 0) return out;
+  out.outside_bytes = ledger.outside_bytes;
   if (process_bytes) {
     out.unexplained_bytes = *process_bytes - ledger.reserved_bytes - *out.outside_bytes;
   }

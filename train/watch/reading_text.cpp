@@ -15,6 +15,9 @@ constexpr size_t kBarColumns = 32;
 // What a driver holds on its own, and rounding of its pages, is below this; more is worth a word.
 constexpr int64_t kUnlistedBytes = int64_t{512} << 20;
 
+// A ledger changes with every step; an older one is of a long step, or of a run that stands still.
+constexpr double kFreshSeconds = 2;
+
 using Out = std::back_insert_iterator<std::string>;
 
 std::string bytes_or(const std::optional<int64_t>& bytes, const char* otherwise) {
@@ -33,7 +36,8 @@ void add_process(int64_t pid, const std::string& bytes, const std::string& name,
                  name.empty() ? "(not seen from here)" : name);
 }
 
-void add_run(const Run& run, std::optional<int64_t> process_bytes, std::string& out) {
+// `time` is the reading's.
+void add_run(const Run& run, std::optional<int64_t> process_bytes, double time, std::string& out) {
   const Ledger& ledger = run.ledger;
   const Account account = account_of(ledger, process_bytes);
   const auto line = [&out](const char* what, const std::string& bytes) {
@@ -49,6 +53,8 @@ void add_run(const Run& run, std::optional<int64_t> process_bytes, std::string& 
   if (ledger.limit_bytes > 0) {
     fmt::format_to(Out(out), ", limit {}", format_bytes(ledger.limit_bytes));
   }
+  const double age_seconds = time - static_cast<double>(ledger.updated_ms) / 1e3;
+  if (age_seconds >= kFreshSeconds) fmt::format_to(Out(out), ", {:.0f} s ago", age_seconds);
   out += '\n';
 }
 
@@ -79,7 +85,8 @@ void add_gpu(const Reading& reading, const GpuReading& gpu, bool whole, std::str
   if (gpu.used_bytes && gpu.total_bytes) add_use(*gpu.used_bytes, *gpu.total_bytes, out);
   for (const GpuProcess& process : gpu.processes) {
     add_process(process.pid, bytes_or(process.bytes, "not given"), process.name, out);
-    if (const Run* run = gpu_run_of(reading, process.pid)) add_run(*run, process.bytes, out);
+    if (const Run* run = gpu_run_of(reading, process.pid))
+      add_run(*run, process.bytes, reading.time, out);
   }
   add_notes(gpu, whole, out);
 }
@@ -96,7 +103,7 @@ std::string reading_text(const Reading& reading, std::optional<int64_t> pid) {
     out += "on a GPU, but not in NVML's lists, as in a container\n";
     for (const Run* run : runs) {
       add_process(run->ledger.pid, "not given", run->name, out);
-      add_run(*run, std::nullopt, out);
+      add_run(*run, std::nullopt, reading.time, out);
     }
   }
   const auto on_cpu = cpu_runs(reading);
@@ -105,7 +112,7 @@ std::string reading_text(const Reading& reading, std::optional<int64_t> pid) {
     add_use(reading.host.total_bytes - reading.host.available_bytes, reading.host.total_bytes, out);
     for (const Run* run : on_cpu) {
       add_process(run->ledger.pid, bytes_or(run->resident_bytes, "not given"), run->name, out);
-      add_run(*run, run->resident_bytes, out);
+      add_run(*run, run->resident_bytes, reading.time, out);
     }
   }
   if (pid && reading.gpus.empty() && reading.runs.empty()) {

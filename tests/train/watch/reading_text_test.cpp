@@ -20,6 +20,7 @@ Run run_on(const char* device, int64_t pid) {
   out.name = "train";
   Ledger& ledger = out.ledger;
   ledger.pid = pid;
+  ledger.updated_ms = 1000000;
   std::snprintf(ledger.device, sizeof ledger.device, "%s", device);
   std::snprintf(ledger.model, sizeof ledger.model, "resnet18");
   ledger.step = 12;
@@ -28,8 +29,7 @@ Run run_on(const char* device, int64_t pid) {
   ledger.reserved_bytes = 400 * kMiB;
   ledger.split_bytes = 30 * kMiB;
   ledger.peak_allocated_bytes = 390 * kMiB;
-  ledger.context_bytes = 500 * kMiB;
-  ledger.library_bytes = 50 * kMiB;
+  ledger.outside_bytes = 550 * kMiB;
   ledger.tag_bytes[static_cast<int>(Tag::parameter)] = 300 * kMiB;
   return out;
 }
@@ -101,6 +101,15 @@ TEST(ReadingText, SaysThatAContainerHidesProcesses) {
       << text;
 }
 
+TEST(ReadingText, SaysHowOldTheLedgerOfARunIsThatStandsStill) {
+  Reading reading = busy_reading();
+  EXPECT_EQ(reading_text(reading).find(" ago"), std::string::npos);
+  reading.time += 90;
+  EXPECT_NE(reading_text(reading).find("step 12 of 471, peak 390.00 MiB, 90 s ago\n"),
+            std::string::npos)
+      << reading_text(reading);
+}
+
 TEST(ReadingText, ShowsTheHostsMemoryForATrainingOnTheCpu) {
   Reading reading;
   reading.nvml_failure = "no NVIDIA driver library: none";
@@ -164,7 +173,7 @@ TEST(ReadingJson, CarriesTheSameAndNullForWhatIsNotKnown) {
 
 TEST(AccountOfARun, LeavesTheRestOpenWithoutAMeasuredContext) {
   auto run = run_on("cuda", 1);  // a fixture has a Run of its own
-  run.ledger.context_bytes = -1;
+  run.ledger.outside_bytes = -1;
   const Account account = account_of(run.ledger, 1 * kGiB);
   EXPECT_EQ(account.live_bytes + account.cached_bytes + account.split_bytes, 400 * kMiB);
   EXPECT_EQ(account.outside_bytes, std::nullopt);
