@@ -28,6 +28,7 @@ Reading Watcher::read() {
   try {
     if (!nvml_) nvml_ = std::make_unique<Nvml>();
     out.gpus = nvml_->read();
+    if (out.gpus.empty()) out.nvml_failure = "the driver lists none";
   } catch (const DeviceError& error) {
     nvml_.reset();
     out.nvml_failure = error.what();

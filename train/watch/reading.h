@@ -23,7 +23,7 @@ struct Run {
 
 struct Reading {
   double time = 0;           // seconds since 1970
-  std::string nvml_failure;  // why there are no GPUs to see; empty if NVML answered
+  std::string nvml_failure;  // why there are no GPUs to see; empty if there are
   std::vector<GpuReading> gpus;
   HostMemory host;
   std::vector<Run> runs;

@@ -61,7 +61,7 @@ For each `train`, the parts that sum to what the process holds:
                            took until the end of the first step
   unexplained              the rest; below zero on a CPU where cached memory was never touched
 
-Exit codes: 0 done, 1 failed or nothing to see (no NVML and no running train), 2 wrong input.
+Exit codes: 0 done, 1 failed or nothing to see (no GPU and no running train), 2 wrong input.
 )";
 }
 

@@ -82,6 +82,11 @@ TEST(MemoryWatch, FailsWhereThereIsNothingToSee) {
       << result.out;
   EXPECT_EQ(result.err.find("memory-watch: error: nothing to see: "), 0u) << result.err;
 
+  const FakeDriver empty("");
+  const ProcessResult none = watch("--once", empty.environment());
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_NE(none.out.find("no GPU to see: the driver lists none\n"), std::string::npos) << none.out;
+
   const FakeDriver broken("init 9\n");
   const ProcessResult refused = watch("--once", broken.environment());
   EXPECT_EQ(refused.exit_code, 1);
