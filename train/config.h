@@ -71,6 +71,7 @@ struct TrainConfig {
   Tf32 tf32 = Tf32::conv;
   bool deterministic = false;
   MemoryFormat layout = MemoryFormat::channels_last;
+  bool expandable_segments = false;
   int64_t memory_limit_bytes = 0;  // 0: none
   // halve_batch takes the step back and tries it again with half the micro-batch and the same
   // images; likewise an evaluation.

@@ -320,6 +320,9 @@ FlagGroup memory() {
               "separate out-of-place layers instead of fused and in-place ones; costs memory"),
        bytes("--workspace-limit", &C::workspace_limit_bytes,
              "the most scratch memory that one convolution may use on the GPU"),
+       toggle("--expandable-segments", &C::expandable_segments, true,
+              "map pages into one range of addresses instead of holding segments: less is reserved "
+              "and not usable where sizes vary"),
        bytes("--memory-limit", &C::memory_limit_bytes,
              "the most device memory to reserve, as on a smaller card", "no limit"),
        choice("--on-oom", &C::on_oom, kOnOomNames,

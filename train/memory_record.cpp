@@ -64,6 +64,7 @@ StepRecord StepRecorder::take(int64_t step) const {
   record.step = step;
   record.log = allocator.event_log();
   record.segments = allocator.snapshot();
+  record.expandable_segments = allocator.expandable_segments();
   record.peak = peak_of(record.log);
   const int64_t limit = allocator.memory_limit();
   record.free_bytes = limit > 0 ? std::max<int64_t>(0, limit - allocator.reserved_bytes())

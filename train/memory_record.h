@@ -20,6 +20,7 @@ struct StepRecord {
   int64_t step = 0;
   EventLog log;                       // from the step's begin to its end
   std::vector<SegmentInfo> segments;  // at its end
+  bool expandable_segments = false;   // the allocator's setting
   MemoryPeak peak;
   int64_t free_bytes = 0;  // at its end: what could still be reserved of the limit or the device
 };

@@ -104,6 +104,7 @@ void apply_settings(const TrainConfig& c, Device device) {
   s.workspace_limit_bytes = c.workspace_limit_bytes;
   s.launch_blocking = c.launch_blocking;
   set_num_threads(static_cast<int>(c.threads));
+  allocator_of(device).set_expandable_segments(c.expandable_segments);
   allocator_of(device).set_memory_limit(c.memory_limit_bytes);
   manual_seed(c.seed);
 }

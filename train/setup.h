@@ -31,7 +31,8 @@ void check_writable(const TrainConfig& config);
 // The learning rate of each of `total_steps` steps.
 std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps);
 
-// Sets the process's switches, threads and random state, and the device's memory limit.
+// Sets the process's switches, threads and random state, and the device's memory limit and kind of
+// segments. Throws InvalidArgument where the device has no expandable ones.
 void apply_settings(const TrainConfig& config, Device device);
 
 // How images reach the device. A training set is augmented; a test set is not.

@@ -111,7 +111,7 @@ class SnapshotWriter {
     out_.integer(0);
     out_.integer(0);
     out_.end_pair();
-    flag("is_expandable", false);
+    flag("is_expandable", segment.expandable);
     no_frames();
     out_.text("blocks");
     out_.begin_list();
@@ -187,6 +187,12 @@ class SnapshotWriter {
         case MemoryEvent::Kind::segment_release:
           write_segment_event("segment_free", event);
           break;
+        case MemoryEvent::Kind::page_map:
+          write_segment_event("segment_map", event);
+          break;
+        case MemoryEvent::Kind::page_unmap:
+          write_segment_event("segment_unmap", event);
+          break;
         case MemoryEvent::Kind::failure:
           write_failure(event);
           break;
@@ -202,13 +208,13 @@ class SnapshotWriter {
     out_.end_dict();
   }
 
-  // Our allocator works as PyTorch's does with nothing set.
+  // Our allocator works as PyTorch's does with nothing else set.
   void write_settings() {
     out_.text("allocator_settings");
     out_.begin_dict();
-    entry("PYTORCH_CUDA_ALLOC_CONF", "");
+    entry("PYTORCH_CUDA_ALLOC_CONF", record_.expandable_segments ? "expandable_segments:True" : "");
     entry("max_split_size", -1);
-    flag("expandable_segments", false);
+    flag("expandable_segments", record_.expandable_segments);
     out_.end_dict();
   }
 

@@ -9,14 +9,15 @@
 namespace headroom {
 
 // The pickle of a record, as torch.cuda.memory._dump_snapshot() writes one:
-//   "segments"             the segments at the record's end with the blocks that tile them. Sizes
-//   of
-//                          the blocks "active_allocated" sum to what is allocated then, sizes of
-//                          all to what is reserved
+//   "segments"             the segments at the record's end, of an expandable one each run of
+//                          pages, with the blocks that tile them. Sizes of the blocks
+//                          "active_allocated" sum to what is allocated then, sizes of all to what
+//                          is reserved
 //   "device_traces"        the record's events, of one device: "alloc", "free_requested" and
 //                          "free_completed" (at once: there is one stream), "segment_alloc",
-//                          "segment_free", "oom", and last "snapshot". As in PyTorch, the size of
-//                          an event is what was asked for, that of a block what it takes
+//                          "segment_free", "segment_map", "segment_unmap", "oom", and last
+//                          "snapshot". As in PyTorch, the size of an event is what was asked for,
+//                          that of a block what it takes
 //   "allocator_settings", "external_annotations"
 // Blocks from before the record are in the segments, and in the trace when they are freed. The
 // frames of an event or block, innermost first: the op with its module path as file, the tag, the

@@ -77,6 +77,22 @@ class DeviceRuntime {
   // keeps such a list. Does not throw.
   virtual std::string describe_other_users() { return {}; }
 
+  // Virtual memory, on devices that have it: ranges of addresses, to which pages of memory are
+  // mapped one by one.
+
+  // What a page's bytes must be a multiple of. 0: the device has no virtual memory, and none of the
+  // calls below is made.
+  virtual int64_t page_granularity() { return 0; }
+  // Addresses without memory, 512-byte aligned, or nullptr when there are none left.
+  virtual void* reserve_range(int64_t /*bytes*/) { return nullptr; }
+  // Gives addresses back. No page is mapped to them any more.
+  virtual void release_range(void* /*range*/, int64_t /*bytes*/) noexcept {}
+  // Maps a new page to addresses of a range. False when the device is out of memory; nothing has
+  // changed then, as after an exception.
+  virtual bool map_page(void* /*address*/, int64_t /*bytes*/) { return false; }
+  // Gives a page back. Waits for the device where work may still use it.
+  virtual void unmap_page(void* /*address*/, int64_t /*bytes*/) noexcept {}
+
   // Host memory that this device copies from asynchronously (pinned on CUDA).
   virtual void* host_acquire(int64_t bytes) = 0;
   virtual void host_release(void* memory) noexcept = 0;

@@ -35,7 +35,7 @@ class OutOfMemory : public Error {
   struct Facts {
     int64_t requested_bytes = 0;  // what the op asked for
     int64_t rounded_bytes = 0;    // the block it needs
-    int64_t segment_bytes = 0;    // the segment that was asked of the device
+    int64_t segment_bytes = 0;    // the segment, or pages, that were asked of the device
     int64_t allocated_bytes = 0;  // in live blocks of this allocator
     int64_t reserved_bytes = 0;   // held from the device by this allocator
     int64_t limit_bytes = 0;      // set_memory_limit, 0 if none

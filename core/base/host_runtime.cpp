@@ -1,8 +1,10 @@
 // Host and meta runtimes.
 #include "core/base/host_runtime.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -67,6 +69,26 @@ class CpuRuntime : public SynchronousRuntime {
     return std::aligned_alloc(kSegmentAlignment, static_cast<size_t>(rounded));
   }
   void release(void* segment, int64_t) noexcept override { std::free(segment); }
+  int64_t page_granularity() override { return sysconf(_SC_PAGESIZE); }
+  void* reserve_range(int64_t bytes) override {
+    void* range = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return range == MAP_FAILED ? nullptr : range;
+  }
+  void release_range(void* range, int64_t bytes) noexcept override {
+    munmap(range, static_cast<size_t>(bytes));
+  }
+  bool map_page(void* address, int64_t bytes) override {
+    if (mapped_bytes_ + bytes > memory_info().total_bytes) return false;  // as in acquire()
+    if (mprotect(address, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) != 0) return false;
+    mapped_bytes_ += bytes;
+    return true;
+  }
+  void unmap_page(void* address, int64_t bytes) noexcept override {
+    madvise(address, static_cast<size_t>(bytes), MADV_DONTNEED);
+    mprotect(address, static_cast<size_t>(bytes), PROT_NONE);  // a late access faults
+    mapped_bytes_ -= bytes;
+  }
   MemoryInfo memory_info() override {
     const int64_t page = sysconf(_SC_PAGESIZE);
     return {sysconf(_SC_AVPHYS_PAGES) * page, sysconf(_SC_PHYS_PAGES) * page};
@@ -84,6 +106,9 @@ class CpuRuntime : public SynchronousRuntime {
   void fill_bytes(void* to, uint8_t value, int64_t bytes) override {
     if (bytes) std::memset(to, value, static_cast<size_t>(bytes));
   }
+
+ private:
+  std::atomic<int64_t> mapped_bytes_{0};
 };
 
 class MetaRuntime : public SynchronousRuntime {
@@ -100,6 +125,9 @@ class MetaRuntime : public SynchronousRuntime {
     return out;
   }
   void release(void*, int64_t) noexcept override {}
+  int64_t page_granularity() override { return kSegmentAlignment; }
+  void* reserve_range(int64_t bytes) override { return acquire(bytes); }
+  bool map_page(void*, int64_t) override { return true; }
   MemoryInfo memory_info() override { return {kUnlimited, kUnlimited}; }
   void copy_to_device(void*, const void*, int64_t, Stream) override {}
   // Nothing was computed, so a reader on the host sees zeros.

@@ -6,6 +6,36 @@
 #include "core/memory/allocator_state.h"
 
 namespace headroom {
+namespace {
+
+// Of the segment, or the run of pages, that begins with this piece.
+SegmentInfo empty_info_of(const Piece& first) {
+  SegmentInfo segment;
+  segment.number = first.segment;
+  segment.offset = first.offset;
+  segment.address = reinterpret_cast<uint64_t>(first.address);
+  segment.small = first.small;
+  segment.expandable = first.expandable;
+  return segment;
+}
+
+void add_block(const Piece& piece, SegmentInfo& segment) {
+  BlockInfo& block = segment.blocks.emplace_back();
+  block.offset = piece.offset;
+  block.bytes = piece.bytes;
+  block.address = reinterpret_cast<uint64_t>(piece.address);
+  block.in_use = piece.in_use;
+  segment.bytes += piece.bytes;
+  if (!piece.in_use) return;
+  block.requested_bytes = piece.requested_bytes;
+  block.tag = piece.tag;
+  block.path = piece.path;
+  block.op = piece.op;
+  block.phase = piece.phase;
+  segment.allocated_bytes += piece.bytes;
+}
+
+}  // namespace
 
 MemoryStats CachingAllocator::stats() const {
   const std::lock_guard lock(impl_->mutex);
@@ -63,24 +93,10 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   std::vector<SegmentInfo> out;
   out.reserve(impl_->segments.size());
   for (const Piece* piece : impl_->segments) {
-    SegmentInfo& segment = out.emplace_back();
-    segment.number = piece->segment;
-    segment.address = reinterpret_cast<uint64_t>(piece->address);
-    segment.small = piece->small;
     for (; piece; piece = piece->next) {
-      BlockInfo& block = segment.blocks.emplace_back();
-      block.offset = piece->offset;
-      block.bytes = piece->bytes;
-      block.address = reinterpret_cast<uint64_t>(piece->address);
-      block.in_use = piece->in_use;
-      segment.bytes += piece->bytes;
-      if (!piece->in_use) continue;
-      block.requested_bytes = piece->requested_bytes;
-      block.tag = piece->tag;
-      block.path = piece->path;
-      block.op = piece->op;
-      block.phase = piece->phase;
-      segment.allocated_bytes += piece->bytes;
+      if (!piece->mapped) continue;
+      if (!piece->previous || !piece->previous->mapped) out.push_back(empty_info_of(*piece));
+      add_block(*piece, out.back());
     }
   }
   return out;

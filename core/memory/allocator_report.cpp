@@ -56,11 +56,12 @@ std::string place_of(const MemoryContext& context) {
 
 std::string failure_message(Device device, const OutOfMemory::Facts& facts,
                             const MemoryStats& stats, const std::vector<LiveBlock>& live,
-                            bool injected, const std::string& other_users) {
+                            bool expandable, bool injected, const std::string& other_users) {
   std::string out =
-      fmt::format("out of memory on {}: {} asked for {} (block {}, segment {}); ", name_of(device),
+      fmt::format("out of memory on {}: {} asked for {} (block {}, {} {}); ", name_of(device),
                   place_of(memory_context()), format_bytes(facts.requested_bytes),
-                  format_bytes(facts.rounded_bytes), format_bytes(facts.segment_bytes));
+                  format_bytes(facts.rounded_bytes), expandable ? "new pages" : "segment",
+                  format_bytes(facts.segment_bytes));
   if (injected) out += "refused by the failure hook; ";
   fmt::format_to(Out(out), "{} allocated, {} reserved, ", format_bytes(facts.allocated_bytes),
                  format_bytes(facts.reserved_bytes));
@@ -77,6 +78,16 @@ std::string failure_message(Device device, const OutOfMemory::Facts& facts,
                    largest_modules(live));
   }
   return out;
+}
+
+// Whether the request failed although what limit and device allow is not all allocated, and the
+// rest would do.
+bool is_fragmentation(const OutOfMemory::Facts& facts) {
+  const int64_t device_bytes = facts.reserved_bytes + facts.device_free_bytes;
+  const int64_t allowed_bytes =
+      facts.limit_bytes > 0 ? std::min(facts.limit_bytes, device_bytes) : device_bytes;
+  return facts.reserved_bytes > facts.allocated_bytes &&
+         facts.rounded_bytes <= allowed_bytes - facts.allocated_bytes;
 }
 
 void add_rule(std::string& out, char mark) {
@@ -166,7 +177,9 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
   OutOfMemory::Facts facts;
   facts.requested_bytes = requested;
   facts.rounded_bytes = rounded_bytes(requested);
-  facts.segment_bytes = segment_bytes_for(facts.rounded_bytes);
+  facts.segment_bytes =
+      expandable ? missing_bytes(facts.rounded_bytes, facts.rounded_bytes <= kSmallLimitBytes)
+                 : segment_bytes_for(facts.rounded_bytes);
   facts.allocated_bytes = stats[Pool::all].allocated_bytes.current;
   facts.reserved_bytes = reserved();
   facts.limit_bytes = limit_bytes;
@@ -175,11 +188,18 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
 
   // Where a limit of our own refused, others are not to blame.
   const bool is_full = !injected && facts.segment_bytes <= effective_limit() - reserved();
-  std::string message = failure_message(device, facts, stats, live_blocks(), injected,
-                                        is_full ? runtime.describe_other_users() : std::string());
+  std::string message =
+      failure_message(device, facts, stats, live_blocks(), expandable, injected,
+                      is_full ? runtime.describe_other_users() : std::string());
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));
+  if (!injected && !expandable && runtime.page_granularity() > 0 && is_fragmentation(facts)) {
+    message +=
+        "; with what is not reserved yet that is enough, but not in one piece: expandable "
+        "segments (train --expandable-segments, set_expandable_segments(true)) avoid most "
+        "of such fragmentation";
+  }
   return {message, facts};
 }
 

@@ -16,6 +16,14 @@ void link(Piece* left, Piece* right) {
   if (right) right->previous = left;
 }
 
+// What a free piece could grow to without a block being moved. The end of a range counts as
+// endless: how long it is depends on the device, and the choice must not.
+int64_t room_to_grow(const Piece* piece) {
+  const Piece* next = piece->next;
+  if (!next || next->mapped) return piece->bytes;
+  return next->next ? piece->bytes + next->bytes : kMaxReservedBytes;
+}
+
 // The fewest of `whole` that hold `needed` bytes together: the largest ones, the last of them
 // replaced by the smallest that still suffices. All of them when all are not enough. Ties go to the
 // lower segment number.
@@ -44,6 +52,10 @@ void keep_fewest(std::vector<Piece*>& whole, int64_t needed) {
 
 CachingAllocator::Impl::~Impl() {
   for (const Piece* first : segments) {
+    if (first->expandable) {
+      release_range(first);
+      continue;
+    }
     int64_t bytes = 0;
     for (const Piece* piece = first; piece; piece = piece->next) bytes += piece->bytes;
     runtime.release(first->address, bytes);
@@ -51,18 +63,22 @@ CachingAllocator::Impl::~Impl() {
 }
 
 void CachingAllocator::Impl::prepare_request() {
-  // One piece for a new segment and one for what is cut off it.
-  while (!retired_ || !retired_->next) {
+  prepare_pieces(kPiecesOfRequest);
+  if (segments.size() == segments.capacity()) segments.reserve(2 * segments.size() + 16);
+}
+
+void CachingAllocator::Impl::prepare_pieces(int64_t count) {
+  while (retired_count_ < count) {
     Piece& piece = pieces_.emplace_back();
     retire(&piece);
     piece.node = FreeList::make_node();
   }
-  if (segments.size() == segments.capacity()) segments.reserve(2 * segments.size() + 16);
 }
 
 Piece* CachingAllocator::Impl::spare_piece() noexcept {
   Piece* piece = retired_;
   retired_ = piece->next;
+  --retired_count_;
   piece->next = nullptr;
   return piece;
 }
@@ -72,6 +88,31 @@ void CachingAllocator::Impl::retire(Piece* piece) noexcept {
   piece->previous = nullptr;
   piece->next = retired_;
   retired_ = piece;
+  ++retired_count_;
+}
+
+// Cuts a piece to `bytes`; the rest is a piece of its own, on no list.
+Piece* CachingAllocator::Impl::cut(Piece* piece, int64_t bytes) noexcept {
+  Piece* rest = spare_piece();
+  rest->address = static_cast<char*>(piece->address) + bytes;
+  rest->bytes = piece->bytes - bytes;
+  rest->segment = piece->segment;
+  rest->offset = piece->offset + bytes;
+  rest->small = piece->small;
+  rest->expandable = piece->expandable;
+  rest->mapped = piece->mapped;
+  piece->bytes = bytes;
+  link(rest, piece->next);
+  link(piece, rest);
+  return rest;
+}
+
+// Merges the next piece, which is on no list, into this one.
+void CachingAllocator::Impl::absorb_next(Piece* piece) noexcept {
+  Piece* absorbed = piece->next;
+  piece->bytes += absorbed->bytes;
+  link(piece, absorbed->next);
+  retire(absorbed);
 }
 
 void CachingAllocator::Impl::take_off_list(Piece* piece) noexcept {
@@ -84,93 +125,66 @@ void CachingAllocator::Impl::put_on_list(Piece* piece) noexcept {
 }
 
 Piece* CachingAllocator::Impl::take_cached(int64_t rounded, bool small) noexcept {
-  Piece* piece = (small ? free_small : free_large).best_fit(rounded);
+  const FreeList& list = small ? free_small : free_large;
+  Piece* piece = list.best_fit(rounded);
   if (!piece) return nullptr;
+  // A piece at the end of a run of pages counts as what it can grow to: a larger one that cannot
+  // grow as far goes first.
+  while (piece->expandable) {
+    Piece* larger = list.after(piece->place);
+    if (!larger || room_to_grow(larger) >= room_to_grow(piece)) break;
+    piece = larger;
+  }
   take_off_list(piece);
   piece->in_use = true;
   return piece;
 }
 
 void CachingAllocator::Impl::trim(Piece* piece, int64_t rounded) noexcept {
-  const int64_t rest = piece->bytes - rounded;
-  const bool was_split = piece->is_split();
-  if (!worth_splitting(rest, piece->small)) {
-    if (was_split) {
-      for_pools(piece->small, [&](PoolStats& pool) {
-        pool.inactive_split_bytes.decrease(piece->bytes);
-        pool.inactive_split_count.decrease(1);
-      });
-    }
-    return;
+  StuckChange stuck;
+  stuck.add(piece, -1);
+  if (worth_splitting(piece->bytes - rounded, piece->small || piece->expandable)) {
+    Piece* remainder = cut(piece, rounded);
+    put_on_list(remainder);
+    stuck.add(remainder, 1);
   }
-  Piece* remainder = spare_piece();
-  remainder->address = static_cast<char*>(piece->address) + rounded;
-  remainder->bytes = rest;
-  remainder->segment = piece->segment;
-  remainder->offset = piece->offset + rounded;
-  remainder->small = piece->small;
-  piece->bytes = rounded;
-  link(remainder, piece->next);
-  link(piece, remainder);
-  put_on_list(remainder);
-  for_pools(piece->small, [&](PoolStats& pool) {
-    if (was_split) {  // the free piece only became smaller
-      pool.inactive_split_bytes.decrease(rounded);
-    } else {
-      pool.inactive_split_bytes.increase(rest);
-      pool.inactive_split_count.increase(1);
-    }
-  });
+  change_stuck(piece->small, stuck);
 }
 
 void CachingAllocator::Impl::put_back(Piece* piece) noexcept {
-  int64_t split_bytes = 0, split_count = 0;  // net change of the inactive split pieces
-  const auto absorb_right = [&](Piece* left, Piece* absorbed) {
-    left->bytes += absorbed->bytes;
-    link(left, absorbed->next);
-    retire(absorbed);
-  };
-  if (Piece* right = piece->next; right && !right->in_use) {
-    split_bytes -= right->bytes;
-    --split_count;
+  StuckChange stuck;
+  if (Piece* right = piece->next; right && right->is_free()) {
+    stuck.add(right, -1);
     take_off_list(right);
-    absorb_right(piece, right);
+    absorb_next(piece);
   }
   piece->in_use = false;
   // The left piece survives, so the first piece of a segment stays the same object.
-  if (Piece* left = piece->previous; left && !left->in_use) {
-    split_bytes -= left->bytes;
-    --split_count;
+  if (Piece* left = piece->previous; left && left->is_free()) {
+    stuck.add(left, -1);
     take_off_list(left);
-    absorb_right(left, piece);
+    absorb_next(left);
     piece = left;
   }
-  if (piece->is_split()) {
-    split_bytes += piece->bytes;
-    ++split_count;
-  }
+  stuck.add(piece, 1);
   put_on_list(piece);
-  for_pools(piece->small, [&](PoolStats& pool) {
-    pool.inactive_split_bytes.change(split_bytes);
-    pool.inactive_split_count.change(split_count);
+  change_stuck(piece->small, stuck);
+}
+
+void CachingAllocator::Impl::change_stuck(bool small, const StuckChange& change) noexcept {
+  for_pools(small, [&](PoolStats& pool) {
+    pool.inactive_split_bytes.change(change.bytes);
+    pool.inactive_split_count.change(change.count);
   });
 }
 
 Piece* CachingAllocator::Impl::take_new_segment(int64_t segment_bytes, bool small) {
   void* address = nullptr;
-  bool released = false;
-  const auto ask = [&] {
+  const bool got = get_with_retries(segment_bytes, [&] {
     if (segment_bytes <= effective_limit() - reserved()) address = runtime.acquire(segment_bytes);
     return address != nullptr;
-  };
-  const int64_t over_limit = reserved() - (effective_limit() - segment_bytes);
-  if (over_limit > 0) released = release_cached(over_limit);
-  if (!ask() && release_cached(segment_bytes)) {
-    released = true;
-    if (!ask() && release_cached(kMaxReservedBytes)) ask();
-  }
-  if (released) ++stats.retries;
-  if (!address) return nullptr;
+  });
+  if (!got) return nullptr;
 
   Piece* piece = spare_piece();
   piece->address = address;
@@ -178,6 +192,8 @@ Piece* CachingAllocator::Impl::take_new_segment(int64_t segment_bytes, bool smal
   piece->segment = ++segments_made;
   piece->offset = 0;
   piece->small = small;
+  piece->expandable = false;
+  piece->mapped = true;
   piece->in_use = true;
   segments.push_back(piece);
   for_pools(small, [&](PoolStats& pool) {
@@ -192,13 +208,25 @@ Piece* CachingAllocator::Impl::take_new_segment(int64_t segment_bytes, bool smal
 }
 
 bool CachingAllocator::Impl::release_cached(int64_t needed) {
-  std::vector<Piece*> whole;
+  std::vector<Piece*> whole, with_pages;
+  int64_t whole_bytes = 0;
   for (Piece* first : segments) {
-    if (!first->in_use && !first->is_split()) whole.push_back(first);
+    if (first->expandable) {
+      for (Piece* piece = first; piece; piece = piece->next) {
+        if (piece->is_free() && piece->page_bytes() > 0) with_pages.push_back(piece);
+      }
+    } else if (!first->in_use && !first->is_split()) {
+      whole.push_back(first);
+      whole_bytes += first->bytes;
+    }
   }
+  if (whole_bytes >= needed) with_pages.clear();
+  // Each is cut twice at most, and the request that waits for this has a claim to its own.
+  prepare_pieces(2 * static_cast<int64_t>(with_pages.size()) + kPiecesOfRequest);
   keep_fewest(whole, needed);
   for (Piece* piece : whole) release_segment(piece);
-  return !whole.empty();
+  for (Piece* piece : with_pages) unmap_pages_of(piece);
+  return !whole.empty() || !with_pages.empty();
 }
 
 void CachingAllocator::Impl::release_segment(Piece* whole) noexcept {

@@ -1,22 +1,12 @@
 // The requests: allocate, free, retag, the limit, and the accounting of each.
 #include "core/memory/caching_allocator.h"
 
-#include <limits>
 #include <utility>
 
 #include "core/base/clock.h"
 #include "core/memory/allocator_state.h"
 
 namespace headroom {
-namespace {
-
-int64_t round_up(int64_t bytes, int64_t unit) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  const int64_t units = bytes / unit + (bytes % unit != 0);
-  return std::min(units, kMost / unit) * unit;
-}
-
-}  // namespace
 
 int64_t rounded_bytes(int64_t bytes) {
   CHECK_ARG(bytes >= 0, "allocate: bytes must not be negative, got ", bytes);
@@ -49,7 +39,8 @@ Block* CachingAllocator::allocate(int64_t bytes) {
   impl_->prepare_request();
   Piece* piece = impl_->take_cached(rounded, small);
   if (!piece && bytes <= kMaxReservedBytes) {
-    piece = impl_->take_new_segment(segment_bytes_for(rounded), small);
+    piece = impl_->expandable ? impl_->take_pages(rounded, small)
+                              : impl_->take_new_segment(segment_bytes_for(rounded), small);
   }
   if (!piece) throw impl_->out_of_memory(bytes, false);
   impl_->trim(piece, rounded);
@@ -90,6 +81,22 @@ void CachingAllocator::set_path(Block* block, PathId path) {
 void CachingAllocator::empty_cache() {
   const std::lock_guard lock(impl_->mutex);
   impl_->release_cached(kMaxReservedBytes);
+}
+
+void CachingAllocator::set_expandable_segments(bool on) {
+  const std::lock_guard lock(impl_->mutex);
+  const int64_t granularity = on ? impl_->runtime.page_granularity() : kSmallSegmentBytes;
+  CHECK_ARG(granularity > 0, "expandable segments: ", name_of(impl_->device),
+            " has no virtual memory whose pages could be mapped");
+  CHECK_ARG(kSmallSegmentBytes % granularity == 0 && kLargeSegmentBytes % granularity == 0,
+            "expandable segments: need pages of ", format_bytes(kSmallSegmentBytes), ", but ",
+            name_of(impl_->device), " has pages of ", format_bytes(granularity));
+  impl_->expandable = on;
+}
+
+bool CachingAllocator::expandable_segments() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->expandable;
 }
 
 void CachingAllocator::set_memory_limit(int64_t bytes) {

@@ -7,6 +7,11 @@
 // from 20 MiB segments, larger ones from segments of their own rounded to 2 MiB. Best fit, ties by
 // (segment number, offset). A block is split when the rest is at least 512 B (small pool) or over
 // 1 MiB (large pool), and merged with free neighbours of its segment when freed.
+//
+// With expandable segments, new memory is mapped into one range of addresses per pool, in pages of
+// 2 MiB (small pool) and 20 MiB (large pool), behind the pages that are there or into holes between
+// them. So a request that no free piece can serve grows one, instead of needing a segment of its
+// own, and each wholly free page can be given back, whatever its neighbours hold.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +33,7 @@ constexpr int64_t kSmallSegmentBytes = int64_t{2} << 20;   // a segment of the s
 constexpr int64_t kMediumLimitBytes = int64_t{10} << 20;   // requests under this share segments
 constexpr int64_t kLargeSegmentBytes = int64_t{20} << 20;  // the shared segment of the large pool
 constexpr int64_t kLargeRoundBytes = int64_t{2} << 20;     // larger segments are rounded to this
+// Pages of expandable segments have the bytes of the pool's shared segments.
 
 // What one allocator may reserve when no limit is set: 1 EiB. More than any device has, and small
 // enough that sums and addresses of the meta device cannot overflow.
@@ -40,7 +46,7 @@ struct Block {
   int64_t bytes = 0;            // at least rounded_bytes(requested); more where no split was made
   int64_t requested_bytes = 0;  // as asked
   int64_t segment = 0;          // number of its segment, counted from 1 in order of acquisition
-  int64_t offset = 0;           // within the segment
+  int64_t offset = 0;           // within the segment, or its range of addresses
   Tag tag = Tag::temporary;
   PathId path = 0;
   const char* op = "";
@@ -59,11 +65,15 @@ struct BlockInfo {
   std::string op;
   Phase phase = Phase::none;  // in which it was made
 };
+// A segment, or a run of pages without a hole in an expandable one, which then has one of these for
+// each run, under one number.
 struct SegmentInfo {
   int64_t number = 0, bytes = 0, allocated_bytes = 0;
+  int64_t offset = 0;  // of a run, within its range of addresses
   uint64_t address = 0;
   bool small = false;
-  std::vector<BlockInfo> blocks;  // by offset; they tile the segment
+  bool expandable = false;
+  std::vector<BlockInfo> blocks;  // by offset; they tile the segment or run
 };
 
 // Any thread may call any function; each call is one step under the allocator's lock.
@@ -77,11 +87,11 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   // A block of at least `bytes` (0 counts as a request of 512 B: every storage has an address).
-  // Tag, path, op and phase come from memory_context(). On a miss: a new segment; if the limit or
-  // the device refuses, cached segments are given back (first the fewest that suffice, then all)
-  // and it is tried again; then OutOfMemory. Throws InvalidArgument for negative bytes, OutOfMemory
-  // for sizes no device has; a DeviceError of the runtime passes through. A failed call changes
-  // nothing but the counters and the cache.
+  // Tag, path, op and phase come from memory_context(). On a miss: a new segment, or the pages that
+  // are missing; if the limit or the device refuses, cached segments (first the fewest that
+  // suffice, then all) and free pages (all) are given back and it is tried again; then OutOfMemory.
+  // Throws InvalidArgument for negative bytes, OutOfMemory for sizes no device has; a DeviceError
+  // of the runtime passes through. A failed call changes nothing but the counters and the cache.
   Block* allocate(int64_t bytes);
 
   // Takes a block back; nullptr does nothing. The pointer is dead afterwards. A second free of the
@@ -96,8 +106,17 @@ class CachingAllocator {
   // that is not in use and for a path never handed out.
   void set_path(Block* block, PathId path);
 
-  // Gives every wholly free segment back to the device. Live blocks stay where they are.
+  // Gives every wholly free segment, and every wholly free page, back to the device. Live blocks
+  // stay where they are.
   void empty_cache();
+
+  // Whether new memory comes in pages of expandable segments; off at first. Best set before the
+  // first request. Segments that exist stay what they are, as in PyTorch, and their free pieces go
+  // on serving requests. A range has an eighth more addresses than the device has memory; another
+  // is made should holes use it up. Throws InvalidArgument where the device has no virtual memory;
+  // a request throws DeviceError when the device has no addresses for a range.
+  void set_expandable_segments(bool on);
+  bool expandable_segments() const;
 
   // The most bytes that may be reserved; 0 takes the limit away. A limit below what is reserved
   // now acts on the next segment asked for. Throws InvalidArgument for negative bytes.
@@ -114,7 +133,7 @@ class CachingAllocator {
   // Totals, retries and out-of-memory counts become zero; current values and peaks stay.
   void reset_accumulated_stats();
 
-  // Segments by number with the blocks that tile them.
+  // Segments by number, runs of one by offset, with the blocks that tile them.
   std::vector<SegmentInfo> snapshot() const;
 
   // Recording keeps every event from now on, the oldest dropped beyond `capacity` events, each of

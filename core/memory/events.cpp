@@ -68,8 +68,9 @@ void undo(const MemoryEvent& event, std::map<Place, LiveBlock>& live) {
 }  // namespace
 
 const char* name_of(MemoryEvent::Kind kind) {
-  constexpr std::array<const char*, 7> kNames = {
-      "allocate", "free", "retag", "segment_acquire", "segment_release", "failure", "peak_reset"};
+  constexpr std::array<const char*, 9> kNames = {
+      "allocate", "free",       "retag",   "segment_acquire", "segment_release",
+      "page_map", "page_unmap", "failure", "peak_reset"};
   return kNames[static_cast<size_t>(kind)];
 }
 

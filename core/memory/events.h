@@ -18,6 +18,8 @@ struct MemoryEvent {
     retag,
     segment_acquire,
     segment_release,
+    page_map,  // of an expandable range: bytes of pages, at address and offset
+    page_unmap,
     failure,    // a request ended in OutOfMemory; bytes is what it asked for
     peak_reset  // reset_peak_stats
   };
@@ -27,9 +29,9 @@ struct MemoryEvent {
   Phase phase = Phase::none;
   PathId path = 0;
   const char* op = "";
-  int64_t bytes = 0;            // of the block or segment
+  int64_t bytes = 0;            // of the block, the segment or the pages
   int64_t requested_bytes = 0;  // of the block, as asked
-  uint64_t address = 0;         // of the block or segment; says nothing once it is given back
+  uint64_t address = 0;         // of the same; says nothing once it is given back
   int64_t segment = 0;
   int64_t offset = 0;
   int64_t allocated_bytes = 0;  // after the event

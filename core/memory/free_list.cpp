@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 namespace headroom {
@@ -44,8 +45,16 @@ Piece* FreeList::best_fit(int64_t bytes) const noexcept {
   const int cls = class_of(bytes);
   const Tree& same = trees_[static_cast<size_t>(cls)];
   const auto found = same.lower_bound(FreeKey{.bytes = bytes});
-  if (found != same.end()) return found->piece;
+  return found != same.end() ? found->piece : first_above(cls);
+}
 
+Piece* FreeList::after(Place place) const noexcept {
+  const int cls = class_of(place->bytes);
+  const Place next = std::next(place);
+  return next != trees_[static_cast<size_t>(cls)].end() ? next->piece : first_above(cls);
+}
+
+Piece* FreeList::first_above(int cls) const noexcept {
   auto word = static_cast<size_t>((cls + 1) / 64);
   uint64_t above = ~uint64_t{0} << ((cls + 1) % 64);
   for (; word < kWords; ++word, above = ~uint64_t{0}) {

@@ -37,12 +37,15 @@ class FreeList {
 
   // The piece that fits `bytes` best: the smallest that is large enough; nullptr if none is.
   Piece* best_fit(int64_t bytes) const noexcept;
+  // The one that follows in that order; nullptr after the last.
+  Piece* after(Place place) const noexcept;
   int64_t largest_bytes() const noexcept;  // 0 when there is none
 
  private:
   static constexpr int kStepBits = 3;
   static constexpr int kWords = 7;  // 448 classes; any int64_t of bytes has one
   static int class_of(int64_t bytes) noexcept;
+  Piece* first_above(int cls) const noexcept;
 
   std::array<Tree, kWords * 64> trees_;
   std::array<uint64_t, kWords> occupied_{};

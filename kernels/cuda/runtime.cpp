@@ -1,5 +1,5 @@
-// The CUDA DeviceRuntime: memory segments, pinned host memory, copies, events, and the places where
-// the host waits, which are also where errors of the device come to light.
+// The CUDA DeviceRuntime: memory segments and pages, pinned host memory, copies, events, and the
+// places where the host waits, which are also where errors of the device come to light.
 #include "kernels/cuda/runtime.h"
 
 #include <fstream>
@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_common.h"
 #include "kernels/cuda/gpu_users.h"
 #include "kernels/cuda/library_versions.h"
+#include "kernels/cuda/virtual_memory.h"
 
 namespace headroom::cuda {
 namespace {
@@ -74,6 +75,19 @@ class CudaRuntime final : public DeviceRuntime {
   void release(void* segment, int64_t) noexcept override {
     if (cudaFree(segment) == cudaErrorCudartUnloading) cudaGetLastError();
   }
+
+  int64_t page_granularity() override { return virtual_memory_.page_granularity(); }
+  void* reserve_range(int64_t bytes) override { return virtual_memory_.reserve_range(bytes); }
+  void release_range(void* range, int64_t bytes) noexcept override {
+    virtual_memory_.release_range(range, bytes);
+  }
+  bool map_page(void* address, int64_t bytes) override {
+    return virtual_memory_.map_page(address, bytes);
+  }
+  void unmap_page(void* address, int64_t bytes) noexcept override {
+    virtual_memory_.unmap_page(address, bytes);
+  }
+
   MemoryInfo memory_info() override {
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -173,6 +187,9 @@ class CudaRuntime final : public DeviceRuntime {
     }
     throw_recorded_fault();
   }
+
+ private:
+  VirtualMemory virtual_memory_;
 };
 
 }  // namespace

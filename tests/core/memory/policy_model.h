@@ -10,8 +10,8 @@
 
 namespace headroom::testing {
 
-class PolicyModel {
- public:
+// What the models of both kinds of segments have: their limit, and what happened so far.
+struct ModelBooks {
   struct Cell {
     int64_t offset, bytes;
     bool used;
@@ -36,7 +36,26 @@ class PolicyModel {
   int64_t failures = 0;
   int64_t peak_allocated = 0, peak_reserved = 0;
   std::array<int64_t, 16> by_tag{}, by_tag_at_peak{};
+
+  void book(int tag, int64_t bytes) { by_tag[static_cast<size_t>(tag)] += bytes; }
+  void note_peaks(const Counts& now) {
+    peak_reserved = std::max(peak_reserved, now.reserved);
+    if (now.allocated <= peak_allocated) return;
+    peak_allocated = now.allocated;
+    by_tag_at_peak = by_tag;
+  }
+  void reset_peaks(const Counts& now) {
+    peak_allocated = now.allocated;
+    peak_reserved = now.reserved;
+    by_tag_at_peak = by_tag;
+  }
+};
+
+class PolicyModel : public ModelBooks {
+ public:
   std::vector<Segment> segments;  // by number
+
+  std::vector<Segment> layout() const { return segments; }
 
   std::optional<Handle> allocate(int64_t bytes, int tag) {
     const int64_t need = bytes == 0 ? 512 : (bytes + 511) / 512 * 512;
@@ -53,7 +72,7 @@ class PolicyModel {
         return std::nullopt;
       }
       segments.push_back({++made_, size, small, {{0, size, false}}});
-      peak_reserved = std::max(peak_reserved, count().reserved);
+      note_peaks(count());
       home = &segments.back();
       at = 0;
     }
@@ -66,19 +85,15 @@ class PolicyModel {
     Cell& cell = home->cells[at];
     cell.used = true;
     cell.tag = tag;
-    by_tag[static_cast<size_t>(tag)] += cell.bytes;
-    const int64_t now = count().allocated;
-    if (now > peak_allocated) {
-      peak_allocated = now;
-      by_tag_at_peak = by_tag;
-    }
+    book(tag, cell.bytes);
+    note_peaks(count());
     return Handle{home->number, cell.offset};
   }
 
   void free(Handle handle) {
     auto [segment, at] = locate(handle);
     std::vector<Cell>& cells = segment->cells;
-    by_tag[static_cast<size_t>(cells[at].tag)] -= cells[at].bytes;
+    book(cells[at].tag, -cells[at].bytes);
     cells[at].used = false;
     for (size_t i = 0; i + 1 < cells.size();) {
       if (cells[i].used || cells[i + 1].used) {
@@ -93,8 +108,8 @@ class PolicyModel {
   void retag(Handle handle, int tag) {
     auto [segment, at] = locate(handle);
     Cell& cell = segment->cells[at];
-    by_tag[static_cast<size_t>(cell.tag)] -= cell.bytes;
-    by_tag[static_cast<size_t>(tag)] += cell.bytes;
+    book(cell.tag, -cell.bytes);
+    book(tag, cell.bytes);
     cell.tag = tag;
   }
 
@@ -102,11 +117,7 @@ class PolicyModel {
     std::erase_if(segments, [](const Segment& segment) { return segment.whole(); });
   }
 
-  void reset_peaks() {
-    peak_allocated = count().allocated;
-    peak_reserved = count().reserved;
-    by_tag_at_peak = by_tag;
-  }
+  void reset_peaks() { ModelBooks::reset_peaks(count()); }
 
   Counts count() const {
     Counts out;
