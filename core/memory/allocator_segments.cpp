@@ -63,7 +63,7 @@ CachingAllocator::Impl::~Impl() {
 }
 
 void CachingAllocator::Impl::prepare_request() {
-  prepare_pieces(kPiecesOfRequest);
+  if (retired_count_ < kPiecesOfRequest) prepare_pieces(kPiecesOfRequest);
   if (segments.size() == segments.capacity()) segments.reserve(2 * segments.size() + 16);
 }
 
@@ -141,14 +141,14 @@ Piece* CachingAllocator::Impl::take_cached(int64_t rounded, bool small) noexcept
 }
 
 void CachingAllocator::Impl::trim(Piece* piece, int64_t rounded) noexcept {
-  StuckChange stuck;
-  stuck.add(piece, -1);
+  const int64_t stuck = piece->stuck_bytes();
+  int64_t left = 0;  // of it, in what remains free
   if (worth_splitting(piece->bytes - rounded, piece->small || piece->expandable)) {
     Piece* remainder = cut(piece, rounded);
     put_on_list(remainder);
-    stuck.add(remainder, 1);
+    left = remainder->stuck_bytes();
   }
-  change_stuck(piece->small, stuck);
+  change_stuck(piece->small, {left - stuck, int64_t{left > 0} - int64_t{stuck > 0}});
 }
 
 void CachingAllocator::Impl::put_back(Piece* piece) noexcept {

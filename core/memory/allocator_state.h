@@ -30,12 +30,13 @@ constexpr int64_t page_bytes_of(bool small) {
 // A block with its neighbours and its place in the free list. The list's node travels with the
 // piece while that is in use, so freeing never allocates and cannot fail.
 struct Piece : Block {
+  // First, so that they share a cache line with in_use.
+  bool expandable = false;    // its segment is a range of addresses, to which pages are mapped
+  bool mapped = true;         // if not, it is whole pages of addresses without memory
   Piece* previous = nullptr;  // neighbours in the segment, by offset
   Piece* next = nullptr;
   FreeList::Node node;
   FreeList::Place place;
-  bool expandable = false;  // its segment is a range of addresses, to which pages are mapped
-  bool mapped = true;       // if not, it is whole pages of addresses without memory
 
   bool is_split() const { return previous || next; }
   bool is_free() const { return !in_use && mapped; }
