@@ -109,6 +109,53 @@ TEST_F(CudaRuntime, SegmentsAreAlignedAndRefusedWhenTheDeviceIsTooSmall) {
   runtime().synchronize();
 }
 
+// Two neighbouring pages in the middle of a range, which kernels use as one piece of memory.
+TEST_F(CudaRuntime, PagesAreMappedIntoARangeAndGivenBackAfterTheWorkOnThem) {
+  constexpr int64_t kPage = 20 << 20;
+  const int64_t granularity = runtime().page_granularity();
+  if (granularity == 0) GTEST_SKIP() << "this GPU or driver has no virtual memory";
+  ASSERT_EQ(kPage % granularity, 0);
+  constexpr int64_t kRange = 16 * kPage;
+  auto* range = static_cast<char*>(runtime().reserve_range(kRange));
+  ASSERT_NE(range, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(range) % 512, 0u);
+  char* pages = range + 3 * kPage;
+  const int64_t free_before = runtime().memory_info().free_bytes;
+  for (int round = 0; round < 2; ++round) {  // addresses can be used again
+    ASSERT_TRUE(runtime().map_page(pages, kPage));
+    ASSERT_TRUE(runtime().map_page(pages + kPage, kPage));
+    EXPECT_LE(runtime().memory_info().free_bytes, free_before - 2 * kPage);
+    runtime().fill_bytes(pages, 7, 2 * kPage);
+    runtime().copy_within(pages, pages + kPage, kPage);
+    std::vector<uint8_t> back(4096, 0);
+    runtime().copy_to_host(back.data(), pages + kPage - 2048, 4096);  // across the border
+    EXPECT_EQ(back, std::vector<uint8_t>(4096, 7));
+    for (int i = 0; i < 100; ++i) runtime().fill_bytes(pages, 8, 2 * kPage);
+    // The fills are still under way: they must end before their pages go.
+    runtime().unmap_page(pages, kPage);
+    runtime().unmap_page(pages + kPage, kPage);
+    runtime().check_async_error();
+    // The driver may keep page tables, but neither of the pages.
+    EXPECT_GT(runtime().memory_info().free_bytes, free_before - kPage);
+  }
+  runtime().release_range(range, kRange);
+  runtime().synchronize();
+}
+
+TEST_F(CudaRuntime, APageIsRefusedWhenTheDeviceIsFull) {
+  const int64_t granularity = runtime().page_granularity();
+  if (granularity == 0) GTEST_SKIP() << "this GPU or driver has no virtual memory";
+  const int64_t total = runtime().memory_info().total_bytes / granularity * granularity;
+  void* range = runtime().reserve_range(2 * total);
+  ASSERT_NE(range, nullptr);
+  EXPECT_FALSE(runtime().map_page(range, 2 * total));
+  runtime().check_async_error();
+  // Nothing of it stays behind.
+  ASSERT_TRUE(runtime().map_page(range, granularity));
+  runtime().unmap_page(range, granularity);
+  runtime().release_range(range, 2 * total);
+}
+
 TEST_F(CudaRuntime, PinnedMemoryReachesTheDeviceOnBothStreams) {
   constexpr int64_t kBytes = 1 << 16;
   auto* pinned = static_cast<uint8_t*>(runtime().host_acquire(kBytes));

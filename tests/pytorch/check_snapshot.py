@@ -50,24 +50,51 @@ def check_segment(segment):
     check(sum(b["requested_size"] for b in active) == segment["requested_size"])
 
 
+def map_pages(runs, event):
+    """Adds pages to the runs of expandable segments, merged with those that they touch."""
+    begin, end = event["addr"], event["addr"] + event["size"]
+    for at, size in list(runs.items()):
+        check(at + size <= begin or end <= at, "mapped twice:", event)
+        if at + size == begin or at == end:
+            del runs[at]
+            begin, end = min(begin, at), max(end, at + size)
+    runs[begin] = end - begin
+
+
+def unmap_pages(runs, event):
+    begin, end = event["addr"], event["addr"] + event["size"]
+    around = [at for at, size in runs.items() if at <= begin and end <= at + size]
+    check(len(around) == 1, "not mapped:", event)
+    at, size = around[0], runs.pop(around[0])
+    if at < begin:
+        runs[at] = begin - at
+    if end < at + size:
+        runs[end] = at + size - end
+
+
 def state_at_end(data):
-    blocks, segments = {}, {}
+    blocks, segments, runs = {}, {}, {}
     for segment in data["segments"]:
-        check(segment["address"] not in segments, "two segments at", segment["address"])
-        segments[segment["address"]] = segment["total_size"]
+        there = runs if segment["is_expandable"] else segments
+        check(segment["address"] not in there, "two segments at", segment["address"])
+        there[segment["address"]] = segment["total_size"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 blocks[block["address"]] = block["requested_size"]
-    return blocks, segments
+    return blocks, segments, runs
 
 
-def undo(events, blocks, segments):
+def undo(events, blocks, segments, runs):
     """The state before the events, by undoing them; each must fit the state after it."""
     changes = {
         "alloc": (blocks, False), "free_completed": (blocks, True),
         "segment_alloc": (segments, False), "segment_free": (segments, True),
     }
     for event in reversed(events):
+        if event["action"] == "segment_map":
+            unmap_pages(runs, event)
+        elif event["action"] == "segment_unmap":
+            map_pages(runs, event)
         if event["action"] not in changes:
             continue
         there, appears = changes[event["action"]]
@@ -78,14 +105,15 @@ def undo(events, blocks, segments):
             check(there.pop(event["addr"], None) == event["size"], "not there:", event)
 
 
-def replay(events, blocks, segments):
+def replay(events, blocks, segments, runs):
     """Forwards again; returns the most bytes asked for that were there at once."""
     peak = now = sum(blocks.values())
     asked_back = None
     for event in events:
         action, address, size = event["action"], event.get("addr"), event["size"]
         if action == "alloc":
-            inside = any(s <= address and address + size <= s + n for s, n in segments.items())
+            inside = any(s <= address and address + size <= s + n
+                         for there in (segments, runs) for s, n in there.items())
             check(inside, "outside of every segment:", event)
             blocks[address] = size
             now += size
@@ -96,10 +124,15 @@ def replay(events, blocks, segments):
             now -= blocks.pop(address)
         elif action == "segment_alloc":
             segments[address] = size
-        elif action == "segment_free":
-            held = [b for b in blocks if address <= b < address + size]
+        elif action == "segment_map":
+            map_pages(runs, event)
+        elif action in ("segment_free", "segment_unmap"):
+            held = [b for b, n in blocks.items() if b < address + size and address < b + n]
             check(not held, "freed with blocks in it:", event)
-            del segments[address]
+            if action == "segment_free":
+                del segments[address]
+            else:
+                unmap_pages(runs, event)
         else:
             check(action in ("oom", "snapshot"), "action", action)
         peak = max(peak, now)
@@ -119,17 +152,19 @@ def check_snapshot(data):
         check_frames(event["frames"])
     times = [event["time_us"] for event in events]
     check(times == sorted(times), "events out of order")
-    blocks, segments = state_at_end(data)
-    end = dict(blocks), dict(segments)
-    undo(events, blocks, segments)
-    before = len(blocks)
-    peak = replay(events, blocks, segments)
-    check((blocks, segments) == end, "the trace does not lead to the state")
+    state = state_at_end(data)
+    end = tuple(dict(part) for part in state)
+    undo(events, *state)
+    before = len(state[0])
+    peak = replay(events, *state)
+    check(state == end, "the trace does not lead to the state")
     frames = [f for s in data["segments"] for b in s["blocks"] for f in b["frames"]]
     return {
         "allocated": sum(s["allocated_size"] for s in data["segments"]),
         "requested": sum(s["requested_size"] for s in data["segments"]),
         "reserved": sum(s["total_size"] for s in data["segments"]),
+        "expandable": sum(s["is_expandable"] for s in data["segments"]),
+        "expandable_setting": data["allocator_settings"]["expandable_segments"],
         "peak_requested": peak,
         "blocks_before": before,
         "events": len(events),

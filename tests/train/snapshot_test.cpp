@@ -67,6 +67,33 @@ TEST(Snapshot, HasTheTotalsOfTheRecordAndATraceThatLeadsThere) {
   }
 }
 
+TEST(Snapshot, ShowsExpandableSegmentsAsRunsOfPagesWithTheirMapsAndUnmaps) {
+  if (!has_python()) GTEST_SKIP() << "no python3 on this machine";
+  for (const char* device : {"cpu", "meta:cuda"}) {
+    TrainConfig config = three_steps("resnet18", "random:3x16x16:4:64");
+    config.device = device;
+    config.expandable_segments = true;
+    config.memory_threshold = 1e-9;  // pages come and go between all steps
+    config.memory_limit_bytes = int64_t{4} << 30;
+    config.on_threshold = OnThreshold::empty_cache;
+    const auto [record, found] = snapshot_of(config);
+    EXPECT_EQ(found["expandable"], record.segments.size()) << device;
+    EXPECT_EQ(found["expandable_setting"], true) << device;
+    int64_t reserved = 0, maps = 0;
+    for (const SegmentInfo& segment : record.segments) reserved += segment.bytes;
+    for (const MemoryEvent& event : record.log.events) {
+      maps += event.kind == MemoryEvent::Kind::page_map;
+      EXPECT_NE(event.kind, MemoryEvent::Kind::segment_acquire) << device;
+    }
+    EXPECT_EQ(found["reserved"], reserved) << device;
+    EXPECT_GT(maps, 0) << device;
+    TrainConfig plain = three_steps("lenet", "random:1x12x12:4:50");
+    plain.device = device;
+    const Json without = snapshot_of(plain).found;
+    EXPECT_EQ(without["expandable_setting"], false) << device;
+  }
+}
+
 TEST(Snapshot, NamesBlocksFromBeforeTheRecord) {
   if (!has_python()) GTEST_SKIP() << "no python3 on this machine";
   const Json found = snapshot_of(three_steps("lenet", "random:1x12x12:4:50")).found;

@@ -174,6 +174,10 @@ std::string why_meaningless(const std::string& item, Device device) {
   const bool is_gpu = device.stands_for == DeviceType::cuda;
   if (entry != of_gpus.end() && !is_gpu) return entry->second;
   if (key == "cudnn-benchmark" && device.is_meta()) return "a meta device times no plans";
+  if (key == "expandable-segments" && has_runtime(device) &&
+      runtime_of(device).page_granularity() == 0) {
+    return "the device has no virtual memory";
+  }
   return {};
 }
 

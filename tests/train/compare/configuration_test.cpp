@@ -148,6 +148,7 @@ TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
                            "workspace-limit=0",
                            "layout=nchw",
                            "optimizer=adam",
+                           "expandable-segments",
                            "no-eval"}) {
     EXPECT_EQ(row_named(line, name).left_out, "") << name;
   }
