@@ -31,6 +31,7 @@ const std::vector<Example>& examples() {
       {"predict_peak", "prediction and run are equal to the byte"},
       {"custom_op", "gradient check: largest error"},
       {"launch_blocking", "as told on"},
+      {"expandable_segments", "expandable ones go on to"},
   };
   return all;
 }
