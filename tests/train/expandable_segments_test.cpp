@@ -155,6 +155,7 @@ TEST(ExpandableSegmentsOfTheTrainer, ChangeWhereMemoryLiesAndNothingElse) {
     TrainConfig config = small_config("resnet18", "random:3x16x16:4:40");
     config.epochs = 1;
     config.expandable_segments = expandable;
+    allocator_of(Device::cpu()).empty_cache();  // segments of the run before would go on serving
     Trainer trainer(config);
     EXPECT_EQ(allocator_of(trainer.device()).expandable_segments(), expandable);
     trainer.run(recorded[expandable]);

@@ -77,10 +77,14 @@ TEST(Snapshot, ShowsExpandableSegmentsAsRunsOfPagesWithTheirMapsAndUnmaps) {
     config.memory_limit_bytes = int64_t{4} << 30;
     config.on_threshold = OnThreshold::empty_cache;
     const auto [record, found] = snapshot_of(config);
-    EXPECT_EQ(found["expandable"], record.segments.size()) << device;
     EXPECT_EQ(found["expandable_setting"], true) << device;
-    int64_t reserved = 0, maps = 0;
-    for (const SegmentInfo& segment : record.segments) reserved += segment.bytes;
+    int64_t reserved = 0, expandable = 0, maps = 0;
+    for (const SegmentInfo& segment : record.segments) {  // of earlier runs there may be others
+      reserved += segment.bytes;
+      expandable += segment.expandable;
+    }
+    EXPECT_GT(expandable, 0) << device;
+    EXPECT_EQ(found["expandable"], expandable) << device;
     for (const MemoryEvent& event : record.log.events) {
       maps += event.kind == MemoryEvent::Kind::page_map;
       EXPECT_NE(event.kind, MemoryEvent::Kind::segment_acquire) << device;
