@@ -188,9 +188,8 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
 
   // Where a limit of our own refused, others are not to blame.
   const bool is_full = !injected && facts.segment_bytes <= effective_limit() - reserved();
-  std::string message =
-      failure_message(device, facts, stats, live_blocks(), expandable, injected,
-                      is_full ? runtime.describe_other_users() : std::string());
+  std::string message = failure_message(device, facts, stats, live_blocks(), expandable, injected,
+                                        is_full ? runtime.describe_other_users() : std::string());
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));
