@@ -263,6 +263,19 @@ TEST(ExpandableSegmentsRange, IsFollowedByAnotherWhenHolesUseItUp) {
   EXPECT_EQ(device.bad_calls, 0);
 }
 
+// Else a prediction would depend on how much memory the machine has that makes it.
+TEST(ExpandableSegmentsRange, HasAnEndThatCountsAsEndlessHoweverNearItIs) {
+  CountingRuntime device(100 * kMiB);  // a sixth page is left at the end
+  CachingAllocator allocator(Device::cuda(), device);
+  allocator.set_expandable_segments(true);
+  std::vector<Block*> block;
+  for (const int64_t mib : {10, 10, 40, 20, 8, 12}) block.push_back(allocator.allocate(mib * kMiB));
+  for (const size_t i : {1, 2, 5}) allocator.free(block[i]);
+  allocator.empty_cache();
+  // [10, 20) could grow by 40 MiB, [88, 100) by the 20 MiB at the end.
+  EXPECT_EQ(allocator.allocate(10 * kMiB)->offset, 10 * kMiB);
+}
+
 TEST_F(ExpandableSegments, FailCleanlyForSizesThatNoRangeHolds) {
   allocator.free(allocator.allocate(50 * kMiB));
   for (const int64_t bytes :
