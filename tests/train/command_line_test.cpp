@@ -48,7 +48,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--no-inplace "
       "--cudnn-benchmark --workspace-limit 8MiB --tf32 all --deterministic --layout "
       "nchw "
-      "--device meta:cuda --memory-limit 2GB --on-oom halve-batch --memory-threshold 0.9 "
+      "--device meta:cuda --expandable-segments --memory-limit 2GB --on-oom halve-batch "
+      "--memory-threshold 0.9 "
       "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
       "--save a --resume b --log c --json --memory-report d --snapshot e --trace f --trace-steps 5 "
@@ -87,6 +88,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"step_in_backward", false},
                                            {"inplace", false},
                                            {"workspace_limit", 8 << 20},
+                                           {"expandable_segments", true},
                                            {"memory_limit", 2000000000},
                                            {"on_oom", "halve-batch"},
                                            {"memory_threshold", 0.9},
