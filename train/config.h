@@ -91,7 +91,7 @@ struct TrainConfig {
   std::string snapshot;       // one step's memory for PyTorch's viewer
   std::string trace;          // what the host does in the first steps, in Chrome's trace format
   int64_t trace_steps = 3;
-  bool launch_blocking = false;  // every kernel waits for its own end
+  bool launch_blocking = launch_blocking_is_asked_for();  // every kernel waits for its own end
 };
 
 // What --optimizer and --device take.

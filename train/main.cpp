@@ -108,7 +108,7 @@ int run(const std::vector<std::string>& arguments) {
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunLog> log;
   try {
-    CommandLine line = parse_command_line(arguments);
+    const CommandLine line = parse_command_line(arguments);
     if (line.action == CommandLine::Action::show_help) {
       print_result(help_text());
       return kDone;
@@ -117,7 +117,6 @@ int run(const std::vector<std::string>& arguments) {
       print_result(version_text());
       return kDone;
     }
-    line.config.launch_blocking |= settings().launch_blocking;  // of the environment
     open_devices(kProgram, line.config);
     ledger.emplace(line.config.model, device_of(line.config));
     trainer = std::make_unique<Trainer>(line.config);

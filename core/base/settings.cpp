@@ -11,13 +11,12 @@ bool is_switched_on(const char* variable) {
   return value && std::strcmp(value, "1") == 0;
 }
 
+bool launch_blocking_is_asked_for() {
+  return is_switched_on("HEADROOM_LAUNCH_BLOCKING") || is_switched_on("CUDA_LAUNCH_BLOCKING");
+}
+
 Settings& settings() {
-  static Settings instance = [] {
-    Settings initial;
-    initial.launch_blocking =
-        is_switched_on("HEADROOM_LAUNCH_BLOCKING") || is_switched_on("CUDA_LAUNCH_BLOCKING");
-    return initial;
-  }();
+  static Settings instance;
   return instance;
 }
 
