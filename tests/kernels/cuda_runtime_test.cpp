@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>
@@ -264,6 +266,44 @@ TEST_F(CudaRuntime, AGatheredIndexOutsideTheTableIsReported) {
   EXPECT_EQ(stored[0], 7);
   EXPECT_EQ(stored[48], 0);
   EXPECT_EQ(stored[96], 7);
+}
+
+// Writes where nothing lies, which ends the process's context: each time in a process of its own.
+// Its standard error says what was thrown, and where.
+void write_to_nowhere(bool blocking) {
+  settings().launch_blocking = blocking;
+  const Tensor x = zeros({4}, {DType::f32, Device::cuda()});
+  View nowhere = x.view();
+  nowhere.data = reinterpret_cast<void*>(uintptr_t{512});
+  const PathScope path("blocks.3");
+  const PhaseScope phase(Phase::forward);
+  const OpScope op("broken");
+  const char* at = "the launch";
+  try {
+    slots::fill(1.5, nowhere);
+    at = "the wait";
+    runtime_of(Device::cuda()).synchronize();
+  } catch (const DeviceError& error) {
+    std::fprintf(stderr, "at %s: %s\n", at, error.what());
+    std::_Exit(3);  // no destructor would find a device that works
+  }
+  std::_Exit(0);
+}
+
+using CudaRuntimeDeathTest = CudaRuntime;
+
+TEST_F(CudaRuntimeDeathTest, AFaultNamesTheKernelsThatItMayBeOf) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(write_to_nowhere(false), testing::ExitedWithCode(3),
+              "at the wait: .*cudaErrorIllegalAddress.* any of the [0-9]+ launched since .*"
+              "fill of blocks.3 \\(forward\\).*HEADROOM_LAUNCH_BLOCKING=1");
+}
+
+TEST_F(CudaRuntimeDeathTest, AFaultOfABlockingLaunchNamesItsOp) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(write_to_nowhere(true), testing::ExitedWithCode(3),
+              "at the launch: fill: the kernel failed: cudaErrorIllegalAddress.*op broken of "
+              "blocks.3 \\(forward\\)");
 }
 
 }  // namespace
