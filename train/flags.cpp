@@ -234,8 +234,9 @@ Flag warmup_flag() {
   return flag;
 }
 
+using C = TrainConfig;
+
 FlagGroup model_and_data() {
-  using C = TrainConfig;
   return {"Model and data",
           "what is trained, on what",
           {name("--model", &C::model, model_names(), "architecture"),
@@ -256,7 +257,6 @@ FlagGroup model_and_data() {
 }
 
 FlagGroup batches() {
-  using C = TrainConfig;
   return {
       "Batches and length",
       "one optimizer step takes batch x accum images",
@@ -272,7 +272,6 @@ FlagGroup batches() {
 }
 
 FlagGroup optimization() {
-  using C = TrainConfig;
   return {
       "Optimization",
       "how weights change",
@@ -290,7 +289,6 @@ FlagGroup optimization() {
 }
 
 FlagGroup precision() {
-  using C = TrainConfig;
   return {"Precision and speed",
           "number formats and convolution plans",
           {amp_flag(), real("--init-scale", &C::init_scale, "first loss scale of --amp=f16"),
@@ -304,7 +302,6 @@ FlagGroup precision() {
 }
 
 FlagGroup memory() {
-  using C = TrainConfig;
   return {
       "Memory",
       "what lowers the peak, and limits",
@@ -338,7 +335,6 @@ FlagGroup memory() {
 }
 
 FlagGroup run() {
-  using C = TrainConfig;
   return {"Run",
           "where it runs, and what is repeatable",
           {name("--device", &C::device, device_names(),
@@ -351,7 +347,6 @@ FlagGroup run() {
 }
 
 FlagGroup files() {
-  using C = TrainConfig;
   return {
       "Files and output",
       "what is kept",
