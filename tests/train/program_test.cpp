@@ -58,6 +58,16 @@ TEST(Program, ConfigurationInTheReportIsTheSettledOne) {
   EXPECT_GT(config["threads"].get<int>(), 0);
 }
 
+TEST(Program, LaunchesBlockIfTheEnvironmentAsksForIt) {
+  for (const auto& [variable, blocks] :
+       {std::pair("HEADROOM_LAUNCH_BLOCKING=1", true), std::pair("CUDA_LAUNCH_BLOCKING=1", true),
+        std::pair("HEADROOM_LAUNCH_BLOCKING=0", false)}) {
+    const ProcessResult result = train(tiny_run("--no-eval --json"), {.environment = {variable}});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(Json::parse(result.out)["config"]["launch_blocking"], blocks) << variable;
+  }
+}
+
 TEST(Program, PrintsTheTableOnStandardOutputAndProgressOnStandardError) {
   const ProcessResult result = train(tiny_run(""));
   ASSERT_EQ(result.exit_code, 0) << result.err;
