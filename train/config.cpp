@@ -62,6 +62,8 @@ void validate(const TrainConfig& c) {
   check_range("--steps", c.steps, 0, kMaxSteps);
   CHECK_ARG(c.epochs == 0 || c.steps == 0, "--epochs and --steps: give one of them, not both (got ",
             c.epochs, " and ", c.steps, ")");
+  CHECK_ARG(c.evaluate || !c.eval_with_grad,
+            "--eval-with-grad: needs an evaluation, and --no-eval leaves it out");
   check_range("--trace-steps", c.trace_steps, 1, kMaxSteps);
   check_range("--threads", c.threads, 0, kMaxThreads);
   check_range("--loader-threads", c.loader_threads, -1, kMaxLoaderThreads);

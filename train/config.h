@@ -46,6 +46,7 @@ struct TrainConfig {
   int64_t steps = 0;       // optimizer steps; 0: as epochs say
   bool drop_last = false;
   bool evaluate = true;
+  bool eval_with_grad = false;  // evaluation records a tape that nobody uses: to see what it takes
 
   // Optimizer
   std::string optimizer = "sgd";  // sgd, adam, adamw

@@ -7,21 +7,23 @@
 
 namespace headroom {
 
-std::optional<Evaluation> evaluate(Module& model, const Dataset& data, const InputOptions& options,
+std::optional<Evaluation> evaluate(Module& model, const Dataset& data,
+                                   const EvaluationOptions& options,
                                    const std::function<Tensor(const Tensor&)>& forward,
                                    const std::function<bool()>& stop) {
   const EvalScope modes(model);
-  const NoGrad no_grad;
+  std::optional<NoGrad> no_grad;
+  if (!options.records_tape) no_grad.emplace();
   const PhaseScope phase(Phase::evaluation);
   SamplerOptions order;
-  order.batch = options.max_batch;
+  order.batch = options.input.max_batch;
   order.shuffle = false;
   Sampler in_order(data.size(), order);
   const int64_t batches = in_order.batches_per_epoch();
-  DeviceInput input(data, batch_source(std::move(in_order), batches), options);
+  DeviceInput input(data, batch_source(std::move(in_order), batches), options.input);
   LossMeter meter;
-  meter.open(options.device);
-  Tensor correct = zeros({}, {DType::i64, options.device});
+  meter.open(options.input.device);
+  Tensor correct = zeros({}, {DType::i64, options.input.device});
   CrossEntropyOptions summed;
   summed.reduction = Reduction::sum;
   while (auto batch = input.next()) {

@@ -268,7 +268,9 @@ FlagGroup batches() {
        integer("--steps", &C::steps, 1, "optimizer steps, instead of --epochs", "as --epochs says"),
        toggle("--drop-last", &C::drop_last, true,
               "leave out an epoch's last step if it is short of images"),
-       toggle("--no-eval", &C::evaluate, false, "do not measure test accuracy after epochs")}};
+       toggle("--no-eval", &C::evaluate, false, "do not measure test accuracy after epochs"),
+       toggle("--eval-with-grad", &C::eval_with_grad, true,
+              "record a tape in evaluation that nobody uses, to see what it costs")}};
 }
 
 FlagGroup optimization() {

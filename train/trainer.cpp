@@ -261,7 +261,7 @@ struct Trainer::Impl {
     std::optional<Evaluation> measured;
     const auto attempt = [&] {
       measured = evaluate(
-          *model, *data.test, input_options_of(config, device, false),
+          *model, *data.test, {input_options_of(config, device, false), config.eval_with_grad},
           [this](const Tensor& x) { return forward(x); }, stop);
     };
     while (!fits(&TrainConfig::eval_batch, true, attempt)) {

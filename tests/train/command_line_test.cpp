@@ -53,7 +53,7 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
       "--save a --resume b --log c --json --memory-report d --snapshot e --trace f --trace-steps 5 "
-      "--launch-blocking --no-eval"));
+      "--launch-blocking --eval-with-grad"));
   const nlohmann::ordered_json expected = {{"model", "resnet18"},
                                            {"data", "random:3x32x32:10"},
                                            {"image_size", 48},
@@ -66,7 +66,8 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"epochs", 7},
                                            {"steps", nullptr},
                                            {"drop_last", true},
-                                           {"eval", false},
+                                           {"eval", true},
+                                           {"eval_with_grad", true},
                                            {"optimizer", "sgd"},
                                            {"lr", 0.2},
                                            {"momentum", 0.8},
@@ -106,6 +107,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"trace", "f"},
                                            {"trace_steps", 5}};
   EXPECT_EQ(config_to_json(c), expected);
+  EXPECT_FALSE(config_of({"--no-eval"}).evaluate);
 }
 
 TEST(CommandLine, AmpTakesItsValueOnlyAfterAnEqualsSign) {
@@ -162,6 +164,7 @@ TEST(CommandLine, RefusesEveryKindOfBadValue) {
                                       {"--warmup", "-0.1"},
                                       {"--clip-norm", "-1"},
                                       {"--label-smoothing", "2"},
+                                      {"--no-eval", "--eval-with-grad"},
                                       {"--init-scale", "0", "--amp"},
                                       {"--init-scale", "8"},
                                       {"--optimizer", "lion"},

@@ -15,11 +15,13 @@ struct Remedy {
   std::optional<DType> amp;
   bool checkpoint;
   bool in_place;
+  bool eval_with_grad = false;
 };
 constexpr Remedy kRemedies[] = {
-    {"plain", 1, std::nullopt, false, true},     {"accum", 2, std::nullopt, false, true},
-    {"amp", 1, DType::f16, false, true},         {"checkpoint", 1, std::nullopt, true, true},
-    {"separate", 1, std::nullopt, false, false}, {"everything", 2, DType::f16, true, true},
+    {"plain", 1, std::nullopt, false, true},      {"accum", 2, std::nullopt, false, true},
+    {"amp", 1, DType::f16, false, true},          {"checkpoint", 1, std::nullopt, true, true},
+    {"separate", 1, std::nullopt, false, false},  {"everything", 2, DType::f16, true, true},
+    {"tape", 1, std::nullopt, false, true, true},
 };
 
 struct Workload {
@@ -49,6 +51,7 @@ TrainConfig config_of(const Case& c, const std::string& device) {
   config.checkpoint = c.remedy.checkpoint;
   config.in_place = c.remedy.in_place;
   config.evaluate = true;
+  config.eval_with_grad = c.remedy.eval_with_grad;
   return config;
 }
 

@@ -74,6 +74,48 @@ TEST(Remedies, RecomputingNormsBeatsKeepingThem) {
   expect_same_training_in_less(plain, remedy, 1);
 }
 
+// What NoGrad saves: without it each batch of evaluation keeps a tape, and counts the same.
+TEST(Remedies, EvaluationHoldsWhatATapeKeepsOnlyIfAskedTo) {
+  for (const auto& [model, data] :
+       {std::pair("lenet", "random:1x28x28:10:48"), {"resnet18", "random:3x16x16:4:48"}}) {
+    for (const bool amp : {false, true}) {
+      SCOPED_TRACE(std::string(model) + (amp ? " amp" : ""));
+      TrainConfig without = four_steps(model, data);
+      without.steps = 2;
+      without.batch = 16;
+      without.evaluate = true;
+      if (amp) without.amp = DType::f16;
+      TrainConfig with = without;
+      with.eval_with_grad = true;
+      std::vector<RunResult> results;
+      std::vector<std::vector<double>> weights;
+      for (const TrainConfig* config : {&without, &with}) {
+        empty_cache(Device::cpu());  // blocks are cut from what earlier runs left
+        Recorder recorder;
+        Trainer trainer(*config);
+        results.push_back(trainer.run(recorder));
+        weights.push_back(weights_of(trainer));
+      }
+      EXPECT_EQ(results[1].test_loss, results[0].test_loss);
+      EXPECT_EQ(results[1].test_accuracy, results[0].test_accuracy);
+      EXPECT_EQ(weights[1], weights[0]);
+      EXPECT_EQ(results[1].peak.allocated, results[0].peak.allocated);
+      const auto saved = [](const RunResult& result) {
+        return result.evaluation.parts[static_cast<size_t>(Tag::saved_activation)];
+      };
+      EXPECT_EQ(saved(results[0]), 0);
+      EXPECT_GT(saved(results[1]), 0);
+      EXPECT_GT(results[1].evaluation.allocated, results[0].evaluation.allocated);
+      with.device = "meta:cpu";
+      empty_cache(parse_device(with.device));
+      TrainObserver nobody;
+      const RunResult predicted = Trainer(with).run(nobody);
+      EXPECT_EQ(predicted.evaluation.allocated, results[1].evaluation.allocated);
+      EXPECT_EQ(predicted.evaluation.parts, results[1].evaluation.parts);
+    }
+  }
+}
+
 TEST(Remedies, AStepInBackwardRefusesWhatNeedsAllGradients) {
   TrainConfig config = four_steps("lenet", "random:1x12x12:4:50");
   config.step_in_backward = true;

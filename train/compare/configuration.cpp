@@ -29,7 +29,7 @@ const Words kRemedies = {"accum=2",        "accum=4",          "amp",
                          "amp+checkpoint", "amp+accum=4",      "amp+accum=4+checkpoint",
                          "no-cudnn",       "cudnn-benchmark",  "workspace-limit=0",
                          "layout=nchw",    "optimizer=adam",   "expandable-segments",
-                         "no-eval"};
+                         "no-eval",        "eval-with-grad"};
 
 // What rows have to share to be comparable, and what one process per row cannot write.
 const std::set<std::string> kNotPerRow = {"device", "steps", "epochs", "save",
@@ -214,6 +214,7 @@ Columns
   peak      allocated, the most in any step after the first
   saved     of the first row's peak
   reserved  held from the device at most
+  eval      allocated, the most in evaluation
   device    what the driver gave the process: context and libraries included
   gradient  largest relative difference from the first row's after one step
   fidelity  bit-identical, rounding, or changes training

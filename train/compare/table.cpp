@@ -56,6 +56,7 @@ Cells cells_of(const ComparedRow& row, bool is_first) {
           (is_lower_bound ? "> " : "") + bytes_cell(m.peak.allocated),
           row.saved ? fmt::format("{:.1f} %", 100 * *row.saved) : kUnknown,
           bytes_cell(m.peak.reserved),
+          bytes_cell(m.evaluation_peak),
           m.device_bytes ? format_bytes(*m.device_bytes) : kUnknown,
           m.step_ms ? fmt::format("{:.2f}", *m.step_ms) : kUnknown,
           m.images_per_s ? format_rate(*m.images_per_s) : kUnknown,
@@ -103,8 +104,8 @@ std::string headline(const Comparison& comparison) {
 }  // namespace
 
 std::string comparison_table(const Comparison& comparison) {
-  std::vector<Cells> table = {{"configuration", "peak", "saved", "reserved", "device", "ms/step",
-                               "images/s", "gradient", "fidelity"}};
+  std::vector<Cells> table = {{"configuration", "peak", "saved", "reserved", "eval", "device",
+                               "ms/step", "images/s", "gradient", "fidelity"}};
   std::string remarks;
   for (size_t i = 0; i < comparison.rows.size(); ++i) {
     const ComparedRow& row = comparison.rows[i];

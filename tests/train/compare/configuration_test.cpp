@@ -149,7 +149,8 @@ TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
                            "layout=nchw",
                            "optimizer=adam",
                            "expandable-segments",
-                           "no-eval"}) {
+                           "no-eval",
+                           "eval-with-grad"}) {
     EXPECT_EQ(row_named(line, name).left_out, "") << name;
   }
   EXPECT_EQ(line.rows[0].name, "base");
@@ -158,6 +159,9 @@ TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
   EXPECT_EQ(row_named(odd, "amp").left_out, "the same as base");
   EXPECT_NE(row_named(odd, "optimizer=adam").left_out.find("--momentum"), std::string::npos);
   EXPECT_EQ(row_named(odd, "accum=2").left_out, "");
+  const CompareLine without_evaluation = parsed("--no-eval");
+  EXPECT_NE(row_named(without_evaluation, "eval-with-grad").left_out.find("--no-eval"),
+            std::string::npos);
 }
 
 TEST(CompareLine, WhatMeansNothingOnADeviceIsLeftOutWithTheReason) {

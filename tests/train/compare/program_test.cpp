@@ -52,7 +52,7 @@ TEST(MemoryCompare, TheDefaultListRunsOnLenetAndKeepsItsPromises) {
     EXPECT_GT(row.at("images_per_s").get<double>(), 0) << name;
     EXPECT_EQ(row.at("evaluation_peak").is_null(), name == "no-eval") << name;
   }
-  for (const char* name : {"base", "checkpoint", "no-eval"}) {
+  for (const char* name : {"base", "checkpoint", "no-eval", "eval-with-grad"}) {
     EXPECT_EQ(label_of(all, name), "bit-identical") << name;
   }
   // Fused and separate layers, other layouts and other sums compute the same but for rounding, and
@@ -75,6 +75,11 @@ TEST(MemoryCompare, TheDefaultListRunsOnLenetAndKeepsItsPromises) {
   // is more than its half activations save.
   EXPECT_GT(peak_of(all, "amp"), base);
   EXPECT_GT(peak_of(all, "optimizer=adam"), base) << "it keeps two values per weight";
+  EXPECT_EQ(peak_of(all, "eval-with-grad"), base) << "training has its own peak";
+  const auto evaluation_peak = [&](const char* name) {
+    return row_of(all, name).at("evaluation_peak").get<int64_t>();
+  };
+  EXPECT_GT(evaluation_peak("eval-with-grad"), evaluation_peak("base"));
 }
 
 // lenet is mostly weights; activations are what these remedies act on.
