@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "nn/models/models.h"
 #include "optim/schedule.h"
 #include "train/data/dataset.h"
 #include "train/data/loader.h"
@@ -51,6 +50,9 @@ const std::vector<std::string>& device_names() {
 void validate(const TrainConfig& c) {
   constexpr double kLargeRate = 1e6;
   check_name("--model", c.model, model_names());
+  const std::vector<Classifier> classifiers = classifiers_of(c.model);
+  CHECK_ARG(std::count(classifiers.begin(), classifiers.end(), classifier_of(c)) > 0,
+            "--classifier ", name_of(c.classifier), ": --model ", c.model, " has none such");
   check_name("--optimizer", c.optimizer, optimizer_names());
   check_name("--schedule", c.schedule, schedule_names());
   check_name("--device", c.device, device_names());
@@ -90,6 +92,19 @@ void validate(const TrainConfig& c) {
             "--step-in-backward: --on-oom halve-batch cannot take back a step that is half done");
   check_real("--memory-threshold", c.memory_threshold, 0, 1);
   CHECK_ARG(!c.amp || is_half(*c.amp), "--amp: allowed are f16 and bf16, got ", name_of(*c.amp));
+}
+
+Classifier classifier_of(const TrainConfig& config) {
+  const std::vector<Classifier> classifiers = classifiers_of(config.model);
+  const bool is_open = config.classifier == Classifier::automatic && !classifiers.empty();
+  return is_open ? classifiers.front() : config.classifier;
+}
+
+std::string model_text(const TrainConfig& config) {
+  const Classifier classifier = classifier_of(config);
+  const std::vector<Classifier> classifiers = classifiers_of(config.model);
+  if (classifiers.empty() || classifier == classifiers.front()) return config.model;
+  return config.model + " (classifier " + name_of(classifier) + ")";
 }
 
 double lr_of(const TrainConfig& config) {

@@ -13,6 +13,7 @@
 #include "core/base/dtype.h"
 #include "core/base/settings.h"
 #include "core/base/shape.h"
+#include "nn/models/models.h"
 
 namespace headroom {
 
@@ -32,6 +33,7 @@ enum class Augment : uint8_t { automatic, none, crop, flip, crop_flip };
 struct TrainConfig {
   // Model and data
   std::string model = "lenet";
+  Classifier classifier = Classifier::automatic;
   std::string data;                      // empty: the embedded digits
   int64_t image_size = 0;                // 0: the data's own size
   Augment augment = Augment::automatic;  // crop_flip for color sets, none for gray ones
@@ -95,6 +97,9 @@ struct TrainConfig {
   bool launch_blocking = launch_blocking_is_asked_for();  // every kernel waits for its own end
 };
 
+// The model as messages name it: "lenet", "lenet (classifier conv)".
+std::string model_text(const TrainConfig& config);
+
 // What --optimizer and --device take.
 const std::vector<std::string>& optimizer_names();
 const std::vector<std::string>& device_names();
@@ -107,6 +112,7 @@ void validate(const TrainConfig& config);
 inline int64_t eval_batch_of(const TrainConfig& config) {
   return config.eval_batch > 0 ? config.eval_batch : config.batch;
 }
+Classifier classifier_of(const TrainConfig& config);
 double lr_of(const TrainConfig& config);
 double warmup_of(const TrainConfig& config);  // 0.15 for cosine, 0.3 for one-cycle, else none
 

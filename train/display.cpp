@@ -133,7 +133,7 @@ void Display::on_start(const RunInfo& info) {
   print(
       fmt::format("{} with {} parameters on {}: {} for training, {} for testing, {}x{}x{}, {} "
                   "classes",
-                  config_.model, info.parameter_count, info.data_name,
+                  model_text(config_), info.parameter_count, info.data_name,
                   counted(info.train_images, "image"), info.test_images, info.image_shape.channels,
                   info.image_shape.height, info.image_shape.width, info.classes));
   const int64_t window = config_.batch * config_.accum;

@@ -3,23 +3,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/memory/caching_allocator.h"
 #include "nn/models/models.h"
 #include "optim/schedule.h"
+#include "train/flag_kinds.h"
 #include "train/parse_value.h"
 
 namespace headroom {
 namespace {
 
+using namespace flag_kinds;
 using Json = nlohmann::ordered_json;
-
-template <class E>
-using NamedValues = std::vector<std::pair<const char*, E>>;
 
 const NamedValues<Augment> kAugmentNames = {{"auto", Augment::automatic},
                                             {"none", Augment::none},
@@ -38,149 +34,12 @@ const NamedValues<OnThreshold> kOnThresholdNames = {{"warn", OnThreshold::warn},
                                                     {"checkpoint", OnThreshold::checkpoint},
                                                     {"halve-batch", OnThreshold::halve_batch},
                                                     {"stop", OnThreshold::stop}};
+const NamedValues<Classifier> kClassifierNames = {
+    {name_of(Classifier::automatic), Classifier::automatic},
+    {name_of(Classifier::pool), Classifier::pool},
+    {name_of(Classifier::linear), Classifier::linear},
+    {name_of(Classifier::conv), Classifier::conv}};
 const NamedValues<DType> kHalfNames = {{"f16", DType::f16}, {"bf16", DType::bf16}};
-
-std::string joined(const std::vector<std::string>& names, const char* separator) {
-  return fmt::format("{}", fmt::join(names, separator));
-}
-
-template <class E>
-std::vector<std::string> names_of(const NamedValues<E>& values) {
-  std::vector<std::string> out;
-  for (const auto& entry : values) out.emplace_back(entry.first);
-  return out;
-}
-
-template <class E>
-E parse_name(const std::string& flag, const std::string& text, const NamedValues<E>& values) {
-  for (const auto& entry : values) {
-    if (text == entry.first) return entry.second;
-  }
-  throw InvalidArgument(
-      fmt::format("{}: allowed are {}; got '{}'", flag, joined(names_of(values), ", "), text));
-}
-
-template <class E>
-const char* name_in(const NamedValues<E>& values, E value) {
-  for (const auto& entry : values) {
-    if (entry.second == value) return entry.first;
-  }
-  return "?";
-}
-
-// "--weight-decay" has the key "weight_decay".
-std::string key_of(const std::string& name) {
-  std::string key = name.substr(2);
-  std::replace(key.begin(), key.end(), '-', '_');
-  return key;
-}
-
-Flag value_flag(const std::string& name, const std::string& placeholder, const std::string& help,
-                const std::string& default_text) {
-  Flag flag;
-  flag.name = name;
-  flag.placeholder = placeholder;
-  flag.help = help;
-  flag.default_text = default_text;
-  flag.key = key_of(name);
-  return flag;
-}
-
-// `low` is the smallest value that may be given; a field below it is one left open. validate() has
-// the largest.
-Flag integer(const std::string& name, int64_t TrainConfig::*field, int64_t low,
-             const std::string& help, const std::string& default_text = {}) {
-  const int64_t initial = TrainConfig{}.*field;
-  const bool has_default = default_text.empty() && initial >= low;
-  Flag flag = value_flag(name, "N", help, has_default ? std::to_string(initial) : default_text);
-  flag.set = [name, field, low](TrainConfig& c, const std::string& text) {
-    c.*field = parse_integer(name, text);
-    CHECK_ARG(c.*field >= low, name, ": must be at least ", low, ", got ", text);
-  };
-  flag.show = [field, low](const TrainConfig& c) {
-    return c.*field < low ? Json(nullptr) : Json(c.*field);
-  };
-  return flag;
-}
-
-Flag real(const std::string& name, double TrainConfig::*field, const std::string& help,
-          const std::string& default_text = {}) {
-  Flag flag =
-      value_flag(name, "X", help,
-                 default_text.empty() ? fmt::format("{}", TrainConfig{}.*field) : default_text);
-  flag.set = [name, field](TrainConfig& c, const std::string& text) {
-    c.*field = parse_real(name, text);
-  };
-  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
-  return flag;
-}
-
-Flag bytes(const std::string& name, int64_t TrainConfig::*field, const std::string& help,
-           const std::string& default_text = {}) {
-  Flag flag = value_flag(name, "SIZE", help,
-                         default_text.empty() ? format_bytes(TrainConfig{}.*field) : default_text);
-  flag.set = [name, field](TrainConfig& c, const std::string& text) {
-    c.*field = parse_bytes(name, text);
-  };
-  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
-  return flag;
-}
-
-Flag text(const std::string& name, std::string TrainConfig::*field, const std::string& placeholder,
-          const std::string& help, const std::string& default_text) {
-  Flag flag = value_flag(name, placeholder, help,
-                         default_text.empty() ? TrainConfig{}.*field : default_text);
-  flag.set = [name, placeholder, field](TrainConfig& c, const std::string& value) {
-    CHECK_ARG(!value.empty() && value[0] != '-', name, ": needs ", placeholder, ", got '", value,
-              "' (a name that begins with '-' can be written ./-name)");
-    c.*field = value;
-  };
-  flag.show = [field](const TrainConfig& c) {
-    return (c.*field).empty() ? Json(nullptr) : Json(c.*field);
-  };
-  return flag;
-}
-
-// A name that validate() looks up.
-Flag name(const std::string& flag_name, std::string TrainConfig::*field,
-          const std::vector<std::string>& names, const std::string& help) {
-  Flag flag =
-      value_flag(flag_name, "NAME", help + ": " + joined(names, ", "), TrainConfig{}.*field);
-  flag.set = [field](TrainConfig& c, const std::string& value) { c.*field = value; };
-  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
-  return flag;
-}
-
-template <class E>
-Flag choice(const std::string& name, E TrainConfig::*field, const NamedValues<E>& values,
-            const std::string& help) {
-  Flag flag =
-      value_flag(name, joined(names_of(values), "|"), help, name_in(values, TrainConfig{}.*field));
-  flag.set = [name, field, &values](TrainConfig& c, const std::string& value) {
-    c.*field = parse_name(name, value, values);
-  };
-  flag.show = [field, &values](const TrainConfig& c) { return Json(name_in(values, c.*field)); };
-  return flag;
-}
-
-// A flag without a value that makes the field `value`.
-Flag toggle(const std::string& name, bool TrainConfig::*field, bool value,
-            const std::string& help) {
-  Flag flag = value_flag(name, "", help, "");
-  flag.kind = FlagKind::toggle;
-  flag.set = [field, value](TrainConfig& c, const std::string&) { c.*field = value; };
-  // "--no-cudnn" is shown as "cudnn": false.
-  if (!value) flag.key = key_of("--" + name.substr(std::string("--no-").size()));
-  flag.show = [field](const TrainConfig& c) { return Json(c.*field); };
-  return flag;
-}
-
-// The second of a pair, whose value the first one shows.
-Flag hidden_in_reports(Flag flag) {
-  flag.key.clear();
-  flag.show = nullptr;
-  return flag;
-}
 
 Flag amp_flag() {
   Flag flag = value_flag("--amp", "f16|bf16",
@@ -194,6 +53,15 @@ Flag amp_flag() {
   flag.show = [](const TrainConfig& c) {
     return c.amp ? Json(name_in(kHalfNames, *c.amp)) : Json(nullptr);
   };
+  return flag;
+}
+
+Flag classifier_flag() {
+  Flag flag = choice("--classifier", &TrainConfig::classifier, kClassifierNames,
+                     "of lenet and vgg16: pool is one layer on the mean of the last feature map, "
+                     "linear is wide layers on all of it, conv is convolutions instead; auto is "
+                     "linear for lenet, pool for all others");
+  flag.show = [](const TrainConfig& c) { return Json(name_of(classifier_of(c))); };
   return flag;
 }
 
@@ -239,7 +107,7 @@ using C = TrainConfig;
 FlagGroup model_and_data() {
   return {"Model and data",
           "what is trained, on what",
-          {name("--model", &C::model, model_names(), "architecture"),
+          {name("--model", &C::model, model_names(), "architecture"), classifier_flag(),
            text("--data", &C::data, "DATA",
                 "a folder with MNIST (IDX, also .gz), CIFAR-10 (binary) or one folder of JPEG and "
                 "PNG images per class; or random:CxHxW:CLASSES[:IMAGES] for benchmarks",

@@ -172,6 +172,7 @@ ModelOptions model_options_of(const TrainConfig& config, const RunInfo& info, De
   options.classes = info.classes;
   options.channels = info.image_shape.channels;
   options.image_size = info.image_shape.height;
+  options.classifier = config.classifier;
   options.in_place = config.in_place;
   options.checkpoint = config.checkpoint;
   options.tensor = {DType::f32, where, config.layout};
@@ -213,7 +214,7 @@ void check_passes(const TrainConfig& config, const RunInfo& info, Device device,
 }
 
 std::map<std::string, std::string> facts_of(const TrainConfig& config, const RunInfo& info) {
-  return {{"model", config.model},
+  return {{"model", model_text(config)},
           {"classes", std::to_string(info.classes)},
           {"image", detail::concat(info.image_shape.channels, "x", info.image_shape.height, "x",
                                    info.image_shape.width)},

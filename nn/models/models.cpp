@@ -1,6 +1,9 @@
 // The table of models and their shared parts.
 #include "nn/models/models.h"
 
+#include <algorithm>
+#include <array>
+
 #include "core/autograd/checkpoint.h"
 #include "nn/models/blocks.h"
 
@@ -45,7 +48,26 @@ const std::vector<std::string>& model_names() {
   return names;
 }
 
-std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& options) {
+const char* name_of(Classifier classifier) {
+  constexpr std::array<const char*, 4> kNames = {"auto", "pool", "linear", "conv"};
+  return kNames[static_cast<size_t>(classifier)];
+}
+
+std::vector<Classifier> classifiers_of(const std::string& name) {
+  if (name == "lenet") return {Classifier::linear, Classifier::pool, Classifier::conv};
+  if (name == "vgg16") return {Classifier::pool, Classifier::linear, Classifier::conv};
+  if (name == "resnet18" || name == "resnet50") return {Classifier::pool};
+  return {};
+}
+
+std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& given) {
+  ModelOptions options = given;
+  const std::vector<Classifier> classifiers = classifiers_of(name);
+  CHECK_ARG(!classifiers.empty(), "model: allowed are lenet, vgg16, resnet18 and resnet50, got '",
+            name, "'");
+  if (options.classifier == Classifier::automatic) options.classifier = classifiers.front();
+  CHECK_ARG(std::count(classifiers.begin(), classifiers.end(), options.classifier) > 0, name,
+            ": has no classifier ", name_of(options.classifier));
   CHECK_ARG(options.classes >= 1, "model: needs at least one class, got ", options.classes);
   CHECK_ARG(options.channels >= 1, "model: needs at least one image channel, got ",
             options.channels);
@@ -55,9 +77,7 @@ std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& 
     if (name == "lenet") return make_lenet(options);
     if (name == "vgg16") return make_vgg16(options);
     if (name == "resnet18") return make_resnet18(options);
-    if (name == "resnet50") return make_resnet50(options);
-    throw InvalidArgument("model: allowed are lenet, vgg16, resnet18 and resnet50, got '" + name +
-                          "'");
+    return make_resnet50(options);
   };
   std::shared_ptr<Module> model = make();
   model->name_memory();

@@ -36,10 +36,14 @@ ModelOptions on_meta(ModelOptions options) {
 TEST(Models, HaveTheNamesOfTheirPyTorchCounterparts) {
   std::ifstream in(HEADROOM_SOURCE_DIR "/tests/data/reference.json");
   const auto reference = nlohmann::json::parse(in);
-  for (const std::string& name : model_names()) {
-    const auto& expected = reference["models"][name];
-    const auto model = make_model(
-        name, on_meta(options_of(expected["classes"], expected["channels"], expected["side"])));
+  for (const auto& [name, expected] : reference["models"].items()) {
+    ModelOptions options =
+        on_meta(options_of(expected["classes"], expected["channels"], expected["side"]));
+    const std::string base = name.substr(0, name.find('-'));
+    for (const Classifier classifier : classifiers_of(base)) {
+      if (name == base + "-" + name_of(classifier)) options.classifier = classifier;
+    }
+    const auto model = make_model(base, options);
     std::set<std::string> ours, theirs;
     for (const NamedTensor& entry : model->named_parameters()) ours.insert(entry.name);
     for (const auto& [key, value] : expected["gradients"].items()) theirs.insert(key);
@@ -60,6 +64,28 @@ TEST(Models, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(count("vgg16", options_of(10, 3, 32)), 14'724'042);
   EXPECT_EQ(count("resnet18", options_of(10, 3, 32)), 11'173'962);
   EXPECT_EQ(count("resnet50", options_of(1000, 3, 224)), 25'557'032);
+}
+
+TEST(Models, WideLinearClassifiersHoldMostWeightsAndConvolutionsDoNotGrowWithTheMap) {
+  const auto count = [](const char* name, Classifier classifier, ModelOptions options) {
+    options.classifier = classifier;
+    return make_model(name, on_meta(options))->parameter_count();
+  };
+  const ModelOptions digits = options_of(10, 1, 28), photos = options_of(1000, 3, 224);
+  constexpr int64_t kLenetFeatures = 52'096, kVggFeatures = 14'718'912;
+  EXPECT_EQ(count("lenet", Classifier::linear, digits), 1'663'370);
+  EXPECT_EQ(count("lenet", Classifier::conv, digits), kLenetFeatures + 64 * 9 * 128 + 128 + 1'290);
+  EXPECT_EQ(count("lenet", Classifier::pool, digits), kLenetFeatures + 650);
+  // The published 123.6 million.
+  EXPECT_EQ(count("vgg16", Classifier::linear, photos), kVggFeatures + 123'642'856);
+  EXPECT_EQ(count("vgg16", Classifier::conv, photos), kVggFeatures + 512 * 9 * 512 + 512 + 513'000);
+  EXPECT_EQ(count("vgg16", Classifier::pool, photos), kVggFeatures + 513'000);
+  EXPECT_EQ(count("vgg16", Classifier::automatic, photos),
+            count("vgg16", Classifier::pool, photos));
+  for (const Classifier classifier : {Classifier::pool, Classifier::conv}) {
+    EXPECT_EQ(count("vgg16", classifier, options_of(10, 3, 96)),
+              count("vgg16", classifier, options_of(10, 3, 320)));
+  }
 }
 
 TEST(Models, FormsDifferInLayersButNotInNames) {
@@ -86,6 +112,11 @@ TEST(Models, RefuseWhatTheyCannotBe) {
   EXPECT_THROW(make_model("vgg16", options_of(10, 3, 28)), InvalidArgument);
   EXPECT_THROW(make_model("lenet", options_of(10, 1, 3)), InvalidArgument);
   EXPECT_THROW(make_model("resnet18", options_of(0, 3, 32)), InvalidArgument);
+  for (const Classifier classifier : {Classifier::linear, Classifier::conv}) {
+    ModelOptions options = options_of(10, 3, 32);
+    options.classifier = classifier;
+    EXPECT_THROW(make_model("resnet18", options), InvalidArgument);
+  }
   EXPECT_THROW(make_model("resnet18", options_of(10, 0, 32)), InvalidArgument);
 }
 
@@ -148,13 +179,26 @@ Pass run(const std::string& name, ModelOptions options) {
 struct ModelCase {
   const char* name;
   int64_t channels, side;
+  Classifier classifier = Classifier::automatic;
+
+  ModelOptions options(DType dtype = DType::f32) const {
+    ModelOptions out = options_of(5, channels, side, dtype);
+    out.classifier = classifier;
+    return out;
+  }
 };
-constexpr ModelCase kSmallRuns[] = {
-    {"lenet", 1, 16}, {"vgg16", 3, 32}, {"resnet18", 3, 16}, {"resnet50", 3, 16}};
+constexpr ModelCase kSmallRuns[] = {{"lenet", 1, 16},
+                                    {"vgg16", 3, 32},
+                                    {"resnet18", 3, 16},
+                                    {"resnet50", 3, 16},
+                                    {"lenet", 1, 16, Classifier::conv},
+                                    {"lenet", 1, 16, Classifier::pool},
+                                    {"vgg16", 3, 32, Classifier::linear},
+                                    {"vgg16", 3, 64, Classifier::conv}};
 
 TEST(Models, CheckpointedGradientsAreThoseOfThePlainModelBitForBit) {
   for (const ModelCase& c : kSmallRuns) {
-    ModelOptions options = options_of(5, c.channels, c.side);
+    ModelOptions options = c.options();
     const Pass plain = run(c.name, options);
     options.checkpoint = true;
     const Pass checkpointed = run(c.name, options);
@@ -166,7 +210,7 @@ TEST(Models, CheckpointedGradientsAreThoseOfThePlainModelBitForBit) {
 // In f64 the separate layers differ from the fused ones by rounding alone.
 TEST(Models, SeparateLayersGiveTheGradientsOfTheFusedOnes) {
   for (const ModelCase& c : kSmallRuns) {
-    ModelOptions options = options_of(5, c.channels, c.side, DType::f64);
+    ModelOptions options = c.options(DType::f64);
     const Pass fused = run(c.name, options);
     options.in_place = false;
     const Pass separate = run(c.name, options);

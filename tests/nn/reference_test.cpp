@@ -1,9 +1,10 @@
-// The four models against numbers that PyTorch produced once (tests/data/reference.json, made by
-// tests/pytorch/make_reference.py): logits, gradients, ten training steps and logits in evaluation
-// mode, in f64, f32 and under f16 autocast, from weights, images and labels that both sides make
-// from one formula.
+// The four models, and those with another classifier, against numbers that PyTorch produced once
+// (tests/data/reference.json, made by tests/pytorch/make_reference.py): logits, gradients, ten
+// training steps and logits in evaluation mode, in f64, f32 and under f16 autocast, from weights,
+// images and labels that both sides make from one formula.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -66,12 +67,19 @@ struct Case {
   bool checkpoint;
   bool cudnn = true;
   bool amp = false;
+  Classifier classifier = Classifier::automatic;
+
+  // Its key in the reference.
+  std::string name() const {
+    return classifier == Classifier::automatic ? model : model + "-" + name_of(classifier);
+  }
 };
 
 std::string label(const testing::TestParamInfo<Case>& info) {
   const Case& run = info.param;
-  std::string out = run.model + "_" + (run.device.is_cpu() ? "cpu" : "cuda") + "_" +
+  std::string out = run.name() + "_" + (run.device.is_cpu() ? "cpu" : "cuda") + "_" +
                     name_of(run.dtype) + "_" + name_of(run.layout);
+  std::replace(out.begin(), out.end(), '-', '_');
   if (!run.in_place) out += "_separate";
   if (run.checkpoint) out += "_checkpoint";
   if (!run.cudnn) out += "_native";
@@ -124,7 +132,7 @@ class Reference : public testing::TestWithParam<Case> {
 
 TEST_P(Reference, MatchesPyTorch) {
   const Case& run = GetParam();
-  const Json& expected = reference_[run.amp ? "amp" : "models"][run.model];
+  const Json& expected = reference_[run.amp ? "amp" : "models"][run.name()];
   // f64 differs from PyTorch by the order of sums alone. In f32 a few of the millions of ReLU
   // inputs near zero change sign, and each moves the gradients behind it; most in resnet50, whose
   // last norms here see 16 values a channel. The f64 rows check the formulas, the f32 rows that the
@@ -147,6 +155,7 @@ TEST_P(Reference, MatchesPyTorch) {
   options.channels = expected["channels"];
   options.image_size = side;
   options.stem = run.model == "resnet50" ? Stem::large : Stem::small;
+  options.classifier = run.classifier;
   options.in_place = run.in_place;
   options.checkpoint = run.checkpoint;
   options.tensor = {run.dtype, run.device, run.layout};
@@ -253,6 +262,20 @@ std::vector<Case> runs() {
       out.push_back({model, device, DType::f32, kNhwc, false, true, true, true});
     }
     out.push_back({model, cuda, DType::f32, kNhwc, true, false, false, true});
+  }
+  for (const auto& [model, classifier] : {std::pair("lenet", Classifier::pool),
+                                          {"lenet", Classifier::conv},
+                                          {"vgg16", Classifier::linear},
+                                          {"vgg16", Classifier::conv}}) {
+    Case run{model, cpu, DType::f64, kNhwc, true, false};
+    run.classifier = classifier;
+    out.push_back(run);
+    run = {model, cuda, DType::f32, kNhwc, true, false};
+    run.classifier = classifier;
+    out.push_back(run);
+    run.layout = kNchw;
+    run.in_place = false;
+    out.push_back(run);
   }
   return out;
 }

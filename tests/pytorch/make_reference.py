@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/reference.json: losses, gradients, ten-step loss traces and then logits in
-evaluation mode, of the four models in double precision and of two under f16 autocast, from weights,
-images and labels that both sides make from the formula in `noise`.
+evaluation mode, of the four models and their other classifiers in double precision and of two under
+f16 autocast, from weights, images and labels that both sides make from the formula in `noise`.
 
   python3 tests/pytorch/make_reference.py > tests/data/reference.json
 
@@ -24,6 +24,10 @@ RUNS = {
     "vgg16": (4, 32, 10),
     "resnet18": (4, 32, 10),
     "resnet50": (4, 64, 16),
+    "lenet-pool": (8, 28, 10),
+    "lenet-conv": (8, 28, 10),
+    "vgg16-linear": (4, 32, 10),
+    "vgg16-conv": (4, 32, 10),
 }
 AMP_RUNS = ("lenet", "resnet18")
 SAMPLES = 6
@@ -73,7 +77,7 @@ def run(name, amp=False):
     dtype = torch.float32 if amp else torch.float64
     model = models.make(name, classes).to(dtype).train()
     fill(model)
-    channels = models.IMAGE[name][0]
+    channels = models.IMAGE[name.partition("-")[0]][0]
     images = noise("images", (batch, channels, side, side)).to(dtype)
 
     def forward():

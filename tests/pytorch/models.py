@@ -6,8 +6,41 @@ from torch import nn
 from torch.nn import functional as F
 
 
+def linear_classifier(width_in, widths, classes):
+    layers = []
+    for width in widths:
+        layers += [nn.Linear(width_in, width), nn.ReLU(True)]
+        width_in = width
+    return nn.Sequential(*layers, nn.Linear(width_in, classes))
+
+
+def conv_classifier(width_in, side, classes):
+    width = min(2 * width_in, max(width_in, 512))
+    kernel = 1 if side < 3 else 3
+    return nn.Sequential(
+        nn.Conv2d(width_in, width, kernel, padding=kernel // 2),
+        nn.ReLU(True),
+        nn.Conv2d(width, classes, 1),
+    )
+
+
+def logits_of(kind, classifier, features):
+    """The three forms of a classifier on the last feature map."""
+    if kind == "linear":
+        return classifier(features.flatten(1))
+    if kind == "pool":
+        return classifier(mean_of(features))
+    return mean_of(classifier(features))
+
+
+def mean_of(maps):
+    if maps.shape[2:] != (1, 1):
+        maps = F.adaptive_avg_pool2d(maps, 1)
+    return maps.flatten(1)
+
+
 class LeNet(nn.Module):
-    def __init__(self, channels=1, size=28, classes=10):
+    def __init__(self, channels=1, size=28, classes=10, classifier="linear"):
         super().__init__()
         side = size // 4
         self.features = nn.Sequential(
@@ -18,16 +51,19 @@ class LeNet(nn.Module):
             nn.ReLU(True),
             nn.MaxPool2d(2),
         )
-        self.classifier = nn.Sequential(
-            nn.Linear(64 * side * side, 512), nn.ReLU(True), nn.Linear(512, classes)
-        )
+        self.kind = classifier
+        self.classifier = {
+            "linear": lambda: linear_classifier(64 * side * side, (512,), classes),
+            "pool": lambda: nn.Linear(64, classes),
+            "conv": lambda: conv_classifier(64, side, classes),
+        }[classifier]()
 
     def forward(self, x):
-        return self.classifier(self.features(x).flatten(1))
+        return logits_of(self.kind, self.classifier, self.features(x))
 
 
 class Vgg16(nn.Module):
-    def __init__(self, classes=10):
+    def __init__(self, size=32, classes=10, classifier="pool"):
         super().__init__()
         layers, width_in = [], 3
         for stage in ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)):
@@ -40,10 +76,16 @@ class Vgg16(nn.Module):
                 width_in = width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(512, classes)
+        side = size // 32
+        self.kind = classifier
+        self.classifier = {
+            "linear": lambda: linear_classifier(512 * side * side, (4096, 4096), classes),
+            "pool": lambda: nn.Linear(512, classes),
+            "conv": lambda: conv_classifier(512, side, classes),
+        }[classifier]()
 
     def forward(self, x):
-        return self.classifier(self.features(x).flatten(1))
+        return logits_of(self.kind, self.classifier, self.features(x))
 
 
 class ResidualBlock(nn.Module):
@@ -107,11 +149,12 @@ class ResNet(nn.Module):
 
 def make(name, classes=None):
     """The model as comparisons run it: lenet and the CIFAR nets with ten classes, resnet50 with a
-    thousand."""
+    thousand. "lenet-conv" is lenet with another classifier than its own."""
+    name, _, classifier = name.partition("-")
     if name == "lenet":
-        return LeNet(classes=classes or 10)
+        return LeNet(classes=classes or 10, classifier=classifier or "linear")
     if name == "vgg16":
-        return Vgg16(classes or 10)
+        return Vgg16(classes=classes or 10, classifier=classifier or "pool")
     if name == "resnet18":
         return ResNet((2, 2, 2, 2), False, True, classes or 10)
     if name == "resnet50":

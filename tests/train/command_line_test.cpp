@@ -41,7 +41,8 @@ TEST(CommandLine, WithoutFlagsIsTheDefaultConfiguration) {
 
 TEST(CommandLine, ReadsEveryFlag) {
   const TrainConfig c = config_of(words(
-      "--model resnet18 --data=random:3x32x32:10 --image-size 48 --batch 16 --accum 4 "
+      "--model vgg16 --classifier conv --data=random:3x32x32:10 --image-size 48 --batch 16 --accum "
+      "4 "
       "--eval-batch 100 --epochs 7 --drop-last --augment crop-flip --optimizer sgd --lr 0.2 "
       "--momentum 0.8 --no-nesterov --weight-decay 1e-4 --schedule one-cycle --warmup 20 "
       "--clip-norm 1.5 --label-smoothing 0.1 --amp=f16 --init-scale 1024 --checkpoint --saved pack "
@@ -54,7 +55,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--loader-threads 0 --resident "
       "--save a --resume b --log c --json --memory-report d --snapshot e --trace f --trace-steps 5 "
       "--launch-blocking --eval-with-grad"));
-  const nlohmann::ordered_json expected = {{"model", "resnet18"},
+  const nlohmann::ordered_json expected = {{"model", "vgg16"},
+                                           {"classifier", "conv"},
                                            {"data", "random:3x32x32:10"},
                                            {"image_size", 48},
                                            {"augment", "crop-flip"},
@@ -133,6 +135,8 @@ TEST(CommandLine, RefusesWithTheFlagWhatIsAllowedAndWhatCame) {
             "--batch: must lie in 1 .. 16777216, got 16777217");
   EXPECT_EQ(refusal_of({"--model", "alexnet"}),
             "--model: allowed are lenet, vgg16, resnet18, resnet50; got 'alexnet'");
+  EXPECT_EQ(refusal_of({"--model", "resnet18", "--classifier", "conv"}),
+            "--classifier conv: --model resnet18 has none such");
   EXPECT_EQ(refusal_of({"--tf32", "on"}), "--tf32: allowed are off, conv, all; got 'on'");
   EXPECT_EQ(refusal_of({"--momentum", "1.5"}), "--momentum: must lie in 0 .. 1, got 1.5");
   EXPECT_EQ(refusal_of({"--json=5"}), "--json: takes no value, got '5'");

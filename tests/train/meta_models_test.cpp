@@ -27,12 +27,16 @@ constexpr Remedy kRemedies[] = {
 struct Workload {
   const char* model;
   const char* data;
+  Classifier classifier = Classifier::automatic;
 };
 // Odd counts of images, so that the last window is short.
 constexpr Workload kWorkloads[] = {{"lenet", "random:1x28x28:10:11"},
                                    {"vgg16", "random:3x32x32:10:7"},
                                    {"resnet18", "random:3x32x32:10:7"},
-                                   {"resnet50", "random:3x72x72:10:7"}};
+                                   {"resnet50", "random:3x72x72:10:7"},
+                                   {"lenet", "random:1x28x28:10:11", Classifier::conv},
+                                   {"vgg16", "random:3x32x32:10:7", Classifier::linear},
+                                   {"vgg16", "random:3x64x64:10:7", Classifier::conv}};
 
 struct Case {
   Workload work;
@@ -41,6 +45,7 @@ struct Case {
 
 TrainConfig config_of(const Case& c, const std::string& device) {
   TrainConfig config = test::small_config(c.work.model, c.work.data);
+  config.classifier = c.work.classifier;
   config.device = device;
   config.batch = 2;
   config.eval_batch = 3;
@@ -115,7 +120,10 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MetaModels, testing::ValuesIn(cases()), [](const auto& info) {
-  return std::string(info.param.work.model) + "_" + info.param.remedy.name;
+  const Workload& work = info.param.work;
+  const std::string classifier =
+      work.classifier == Classifier::automatic ? "" : std::string("_") + name_of(work.classifier);
+  return work.model + classifier + "_" + info.param.remedy.name;
 });
 
 // What a person asks of it without owning the GPU.

@@ -144,6 +144,11 @@ TEST_F(TrainerResume, RefusesAStateOfAnotherRunOrOneThatIsDone) {
   changed.amp = DType::f16;
   EXPECT_NE(message_of(changed).find("amp"), std::string::npos);
   changed = config;
+  changed.classifier = Classifier::conv;
+  EXPECT_NE(message_of(changed).find("model lenet, this run has lenet (classifier conv)"),
+            std::string::npos)
+      << message_of(changed);
+  changed = config;
   changed.data = "random:1x12x12:5:50";
   EXPECT_NE(message_of(changed).find("classes"), std::string::npos);
   changed = config;

@@ -29,7 +29,8 @@ const Words kRemedies = {"accum=2",        "accum=4",          "amp",
                          "amp+checkpoint", "amp+accum=4",      "amp+accum=4+checkpoint",
                          "no-cudnn",       "cudnn-benchmark",  "workspace-limit=0",
                          "layout=nchw",    "optimizer=adam",   "expandable-segments",
-                         "no-eval",        "eval-with-grad"};
+                         "no-eval",        "eval-with-grad", "classifier=pool",
+                         "classifier=linear", "classifier=conv"};
 
 // What rows have to share to be comparable, and what one process per row cannot write.
 const std::set<std::string> kNotPerRow = {"device", "steps", "epochs", "save",

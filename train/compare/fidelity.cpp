@@ -10,10 +10,10 @@ namespace headroom {
 namespace {
 
 // Keys of the configuration that say what is computed, not how.
-constexpr const char* kDefining[] = {
-    "model",     "data",         "image_size", "augment",  "drop_last",
-    "optimizer", "lr",           "momentum",   "nesterov", "schedule",
-    "warmup",    "weight_decay", "clip_norm",  "seed",     "label_smoothing"};
+constexpr const char* kDefining[] = {"model",        "classifier", "data",      "image_size",
+                                     "augment",      "drop_last",  "optimizer", "lr",
+                                     "momentum",     "nesterov",   "schedule",  "warmup",
+                                     "weight_decay", "clip_norm",  "seed",      "label_smoothing"};
 
 bool is_within(const std::optional<double>& difference, double bound) {
   return difference && *difference <= bound;

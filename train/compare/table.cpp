@@ -95,7 +95,7 @@ std::string headline(const Comparison& comparison) {
   RunInfo device;
   device.device_name = config.device;
   device.device_description = comparison.device_description;
-  std::string out = fmt::format("{}, {} images per pass", config.model, config.batch);
+  std::string out = fmt::format("{}, {} images per pass", model_text(config), config.batch);
   if (config.accum > 1) out += fmt::format(", {} passes per step", config.accum);
   if (config.steps > 0) out += fmt::format(", {} steps per row", config.steps);
   return out + ", on " + device_text(device) + "\n\n";

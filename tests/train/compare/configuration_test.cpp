@@ -154,6 +154,11 @@ TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
     EXPECT_EQ(row_named(line, name).left_out, "") << name;
   }
   EXPECT_EQ(line.rows[0].name, "base");
+  EXPECT_EQ(row_named(line, "classifier=linear").left_out, "the same as base");
+  EXPECT_EQ(row_named(line, "classifier=conv").left_out, "");
+  const CompareLine resnet = parsed("--model resnet18");
+  EXPECT_EQ(row_named(resnet, "classifier=pool").left_out, "the same as base");
+  EXPECT_NE(row_named(resnet, "classifier=conv").left_out.find("has none such"), std::string::npos);
   const CompareLine odd = parsed("--batch 6 --amp --momentum 0.5");
   EXPECT_NE(row_named(odd, "accum=4").left_out.find("does not divide the 6"), std::string::npos);
   EXPECT_EQ(row_named(odd, "amp").left_out, "the same as base");
