@@ -91,6 +91,7 @@ struct TrainConfig {
   std::string log;      // JSON lines, one per step and per epoch
   bool json = false;
   std::string memory_report;  // who holds what over one step: a page (.html) or JSON
+  std::string conv_report;    // what each convolution ran in: text, or JSON (.json)
   std::string snapshot;       // one step's memory for PyTorch's viewer
   std::string trace;          // what the host does in the first steps, in Chrome's trace format
   int64_t trace_steps = 3;

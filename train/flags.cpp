@@ -235,6 +235,10 @@ FlagGroup files() {
        text("--memory-report", &C::memory_report, "FILE",
             "who holds the memory over one step and at its peak: a page (.html) or JSON",
             "nothing"),
+       text("--conv-report", &C::conv_report, "FILE",
+            "engine, workspace and time of each convolution in the first steps, as text or, in a "
+            "file .json, as JSON; waits for the device after each of these steps",
+            "nothing"),
        text("--snapshot", &C::snapshot, "FILE",
             "one step's memory, or that of one that ran out, for PyTorch's viewer", "nothing"),
        text("--trace", &C::trace, "FILE",

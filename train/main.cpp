@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
+#include "train/conv_report.h"
 #include "train/display.h"
 #include "train/ledger.h"
 #include "train/main_support.h"
@@ -32,6 +33,7 @@ constexpr const char* kProgram = "train";
 struct Recorders {
   std::unique_ptr<StepRecorder> steps;
   std::unique_ptr<TraceRecorder> trace;
+  std::unique_ptr<ConvRecorder> convolutions;
 
   explicit Recorders(const Trainer& trainer) {
     const TrainConfig& config = trainer.config();
@@ -41,11 +43,15 @@ struct Recorders {
     if (!config.trace.empty()) {
       trace = std::make_unique<TraceRecorder>(trainer.device(), config.trace_steps);
     }
+    if (!config.conv_report.empty()) {
+      convolutions = std::make_unique<ConvRecorder>(trainer.device());
+    }
   }
 
   void add_to(Observers& observers) {
     if (steps) observers.add(*steps);
     if (trace) observers.add(*trace);  // after the other, as its header says
+    if (convolutions) observers.add(*convolutions);
   }
 
   void write(const Report& report) const {
@@ -57,6 +63,7 @@ struct Recorders {
       if (!config.snapshot.empty()) write_snapshot(config.snapshot, *steps->record());
     }
     if (trace) write_trace(config.trace, *trace);
+    if (convolutions) write_conv_report(config.conv_report, *convolutions, report);
   }
 
   // What led to a failure. That one is what the program ends with, whatever becomes of the files.

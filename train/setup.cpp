@@ -52,6 +52,7 @@ void check_writable(const TrainConfig& config) {
   const std::pair<const char*, const std::string&> files[] = {
       {"--save", config.save},
       {"--memory-report", config.memory_report},
+      {"--conv-report", config.conv_report},
       {"--snapshot", config.snapshot},
       {"--trace", config.trace},
   };

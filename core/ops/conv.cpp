@@ -7,6 +7,7 @@
 
 #include "core/autograd/autocast.h"
 #include "core/base/settings.h"
+#include "core/ops/conv_calls.h"
 #include "core/ops/op_helpers.h"
 #include "core/ops/scratch.h"
 
@@ -52,7 +53,9 @@ bool with_workspace(ConvDirection direction, const View& x, const View& w, const
       ++fallbacks;
       continue;
     }
+    detail::ConvCallScope told;
     run(params, workspace);
+    told.end(direction, x, w, y, params, bytes);
     return true;
   }
   return false;

@@ -2,6 +2,7 @@
 // fits the workspace, else the native kernels. Those read channels_last alone, so nchw goes to
 // cuDNN whatever params say; it has slow plans that need no workspace.
 #include "core/ops/contract.h"
+#include "core/ops/conv_calls.h"
 #include "kernels/cuda/conv_native.h"
 #include "kernels/cuda/conv_pad_channels.h"
 #include "kernels/cuda/cuda_common.h"
@@ -34,8 +35,10 @@ bool uses_library(const Conv2dParams& params, const View& image) {
   return params.algorithm == ConvAlgorithm::library || image.format == MemoryFormat::contiguous;
 }
 
-void check_native(ConvDirection direction, const View& x, const View& w, const View& y,
-                  const View& workspace) {
+// The call goes to the native kernels, which take channels_last alone.
+void take_native(ConvDirection direction, const View& x, const View& w, const View& y,
+                 const View& workspace) {
+  detail::note_conv_engine({"native"});
   if (x.format == MemoryFormat::channels_last) return;
   throw DeviceError(detail::concat(cuda::name_of(direction), ": cuDNN has no plan within ",
                                    workspace ? workspace.numel() : 0,
@@ -69,7 +72,7 @@ void conv2d(const View& x, const View& w, const View& bias, const Conv2dParams& 
       if (cuda::run_cudnn_conv(call)) return add_bias(bias, y);
     }
   }
-  check_native(ConvDirection::forward, x, w, y, workspace);
+  take_native(ConvDirection::forward, x, w, y, workspace);
   native_conv2d(x, w, bias, params, y, cuda::compute_stream());
 }
 
@@ -82,7 +85,7 @@ void conv2d_backward_input(const View& dy, const View& w, const Conv2dParams& pa
           library_call(ConvDirection::backward_input, dx, w, dy, params, Scratch(workspace)))) {
     return;
   }
-  check_native(ConvDirection::backward_input, dx, w, dy, workspace);
+  take_native(ConvDirection::backward_input, dx, w, dy, workspace);
   native_conv2d_backward_input(dy, w, params, dx, cuda::compute_stream());
 }
 
@@ -100,7 +103,7 @@ void conv2d_backward_weight(const View& x, const View& dy, const Conv2dParams& p
       return;
     }
   }
-  check_native(ConvDirection::backward_weight, x, dw, dy, workspace);
+  take_native(ConvDirection::backward_weight, x, dw, dy, workspace);
   native_conv2d_backward_weight(x, dy, params, workspace, dw, cuda::compute_stream());
 }
 

@@ -26,7 +26,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/settings.h"
+#include "core/ops/conv_calls.h"
 #include "kernels/cuda/cuda_common.h"
 #include "kernels/cuda/cudnn_conv_key.h"
 #include "kernels/cuda/gpu_users.h"
@@ -196,6 +198,7 @@ std::unique_ptr<fe::graph::Graph> make_graph(const ConvCall& call, bool runtime_
 struct Plan {
   std::unique_ptr<fe::graph::Graph> graph;  // nullptr: none fits
   int64_t index = 0;
+  ConvEngine engine;
 };
 
 bool build(fe::graph::Graph& graph, int64_t index, int64_t workspace_bytes) {
@@ -272,18 +275,23 @@ float time_candidate(const fe::graph::Graph& graph, int64_t index, const ConvCal
 std::string chosen_lines;
 
 // The index of the fastest candidate, or -1. Operands are read and the output is overwritten.
-int64_t search(fe::graph::Graph& graph, const ConvCall& call, float& best_ms) {
+int64_t search(fe::graph::Graph& graph, const ConvCall& call, ConvEngine& told) {
   EventPair events;
   int64_t best = -1;
-  best_ms = std::numeric_limits<float>::infinity();
+  float best_ms = std::numeric_limits<float>::infinity();
+  const int64_t begin_ns = process_time_ns();
   for (int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
     if (!build(graph, i, call.workspace_bytes)) continue;
+    ++told.searched_plans;
     const float ms = time_candidate(graph, i, call, events, best_ms);
     if (ms < kWorthwhileRatio * best_ms) {
       best = i;
       best_ms = ms;
     }
   }
+  constexpr double kNsPerMs = 1e6;
+  told.search_ms = static_cast<double>(process_time_ns() - begin_ns) / kNsPerMs;
+  if (best >= 0) told.best_ms = best_ms;
   return best;
 }
 
@@ -300,20 +308,20 @@ bool is_capturing() {
   return status != cudaStreamCaptureStatusNone;
 }
 
-void note_choice(const ConvCall& call, const Plan& plan, float timed_ms, const std::string& why) {
+void note_choice(const ConvCall& call, Plan& plan, const std::string& why) {
   std::string line = describe(call) + ": ";
   if (plan.graph == nullptr) {
     line += "no plan";
     if (!why.empty()) line += detail::concat(" (", why.substr(0, why.find('\n')), ")");
   } else {
-    std::string name;
-    int64_t bytes = 0;
-    if (plan.graph->get_plan_name_at_index(plan.index, name).is_bad() ||
-        plan.graph->get_workspace_size_plan_at_index(plan.index, bytes).is_bad()) {
-      name = "?";
+    ConvEngine& engine = plan.engine;
+    if (plan.graph->get_plan_name_at_index(plan.index, engine.name).is_bad() ||
+        plan.graph->get_workspace_size_plan_at_index(plan.index, engine.used_bytes).is_bad()) {
+      engine.name = "?";
     }
-    line += detail::concat("plan ", plan.index, " ", name, ", uses ", bytes, " B");
-    if (timed_ms > 0) line += detail::concat(", ", timed_ms, " ms");
+    line +=
+        detail::concat("plan ", plan.index, " ", engine.name, ", uses ", engine.used_bytes, " B");
+    if (engine.best_ms > 0) line += detail::concat(", ", engine.best_ms, " ms");
   }
   line += '\n';
   static const bool log = std::getenv("HEADROOM_LOG_CONV") != nullptr;
@@ -325,11 +333,10 @@ Plan choose(const ConvCall& call) {
   const bool timed = settings().cudnn_benchmark && !is_capturing();
   Plan plan;
   std::string why;
-  float timed_ms = 0;
   for (const bool runtime_compiled : {false, true}) {
     auto graph = make_graph(call, runtime_compiled, why);
     if (graph == nullptr) break;
-    plan.index = timed && !runtime_compiled ? search(*graph, call, timed_ms)
+    plan.index = timed && !runtime_compiled ? search(*graph, call, plan.engine)
                                             : first_that_builds(*graph, call);
     if (plan.index < 0) continue;
     if (timed && !runtime_compiled) {
@@ -343,7 +350,7 @@ Plan choose(const ConvCall& call) {
     break;
   }
   cudaGetLastError();  // what a refused candidate left behind is nobody else's error
-  note_choice(call, plan, timed_ms, why);
+  note_choice(call, plan, why);
   return plan;
 }
 
@@ -364,6 +371,7 @@ bool run_cudnn_conv(const ConvCall& call) {
     if (plan.graph == nullptr) return false;
     fe::error_t status = execute(*plan.graph, plan.index, call);
     if (status.is_bad()) fail(call, status.get_message());
+    detail::note_conv_engine(plan.engine);
   } catch (const fe::cudnnException& error) {
     fail(call, error.what());
   }

@@ -53,7 +53,8 @@ TEST(CommandLine, ReadsEveryFlag) {
       "--memory-threshold 0.9 "
       "--on-threshold empty-cache --seed 12 --threads 3 "
       "--loader-threads 0 --resident "
-      "--save a --resume b --log c --json --memory-report d --snapshot e --trace f --trace-steps 5 "
+      "--save a --resume b --log c --json --memory-report d --conv-report g --snapshot e --trace f "
+      "--trace-steps 5 "
       "--launch-blocking --eval-with-grad"));
   const nlohmann::ordered_json expected = {{"model", "vgg16"},
                                            {"classifier", "conv"},
@@ -105,6 +106,7 @@ TEST(CommandLine, ReadsEveryFlag) {
                                            {"log", "c"},
                                            {"json", true},
                                            {"memory_report", "d"},
+                                           {"conv_report", "g"},
                                            {"snapshot", "e"},
                                            {"trace", "f"},
                                            {"trace_steps", 5}};

@@ -33,8 +33,9 @@ const Words kRemedies = {"accum=2",        "accum=4",          "amp",
                          "classifier=linear", "classifier=conv"};
 
 // What rows have to share to be comparable, and what one process per row cannot write.
-const std::set<std::string> kNotPerRow = {"device", "steps", "epochs", "save",
-                                          "resume", "log",   "json",   "memory-report"};
+const std::set<std::string> kNotPerRow = {"device",      "steps",    "epochs", "save",
+                                          "resume",      "log",      "json",   "memory-report",
+                                          "conv-report", "snapshot", "trace"};
 
 Words split(const std::string& text, char separator) {
   Words out;
@@ -252,7 +253,10 @@ CompareLine parse_compare_line(const std::vector<std::string>& arguments) {
        std::map<std::string, std::string>{{"--save", line.config.save},
                                           {"--resume", line.config.resume},
                                           {"--log", line.config.log},
-                                          {"--memory-report", line.config.memory_report}}) {
+                                          {"--memory-report", line.config.memory_report},
+                                          {"--conv-report", line.config.conv_report},
+                                          {"--snapshot", line.config.snapshot},
+                                          {"--trace", line.config.trace}}) {
     CHECK_ARG(value.empty(), flag, ": is train's; a comparison has --json, --csv and --html");
   }
   if (line.config.steps == 0 && line.config.epochs == 0) {

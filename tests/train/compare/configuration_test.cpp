@@ -115,6 +115,8 @@ TEST(CompareLine, RefusesWhatItCannotRunAndSaysWhichConfiguration) {
       {"-- base device=cpu", "--device is not a row's own; give it before the --"},
       {"-- base steps=3", "--steps is not a row's own"},
       {"-- base save=x", "--save is not a row's own"},
+      {"-- base conv-report=x", "--conv-report is not a row's own"},
+      {"--trace x -- base", "--trace: is train's"},
       {"-- base no-cudnn+cudnn-benchmark", "--no-cudnn and --cudnn-benchmark"},
       {"--", "needs configurations after --"},
       {"base amp", "unexpected argument 'base'"},
