@@ -39,9 +39,12 @@ void add_to(CLI::App& app, Given& given) {
 
 void store(const Given& given, TrainConfig& config) {
   const Flag& flag = *given.flag;
-  const std::string value = given.value == kNoValue ? "" : given.value;
-  CHECK_ARG(flag.kind != FlagKind::toggle || value.empty(), flag.name, ": takes no value, got '",
+  const bool has_value = given.value != kNoValue;
+  const std::string value = has_value ? given.value : "";
+  CHECK_ARG(flag.kind != FlagKind::toggle || !has_value, flag.name, ": takes no value, got '",
             value, "'");
+  CHECK_ARG(flag.kind != FlagKind::optional_value || !has_value || !value.empty(), flag.name,
+            ": needs a value behind its '='");
   flag.set(config, value);
 }
 

@@ -11,6 +11,7 @@
 #include "core/memory/caching_allocator.h"
 #include "core/tensor/generator.h"
 #include "optim/schedule.h"
+#include "train/checkpoint/atomic_file.h"
 
 namespace headroom {
 namespace {
@@ -21,6 +22,25 @@ std::string name_of_both(const std::string& training_set) {
   const size_t at = training_set.rfind(suffix);
   const bool ends_with_it = at != std::string::npos && at + suffix.size() == training_set.size();
   return ends_with_it ? training_set.substr(0, at) : training_set;
+}
+
+// What is wrong with the data is wrong with the flag that names it.
+DataSplit open_named_data(const std::string& spec, const DataOptions& options) {
+  try {
+    return open_data(spec, options);
+  } catch (const InvalidArgument& error) {
+    const std::string message = error.what();
+    throw InvalidArgument((message.starts_with("data: ") ? "--" : "--data: ") + message);
+  }
+}
+
+// A name may be too long, a disk full.
+void check_creatable(const char* flag, const std::string& path) {
+  try {
+    try_to_create(path);
+  } catch (const DataError& error) {
+    throw InvalidArgument(detail::concat(flag, " ", error.what()));
+  }
 }
 
 Checkpoint read_saved_run(const TrainConfig& config) {
@@ -57,8 +77,11 @@ void check_writable(const TrainConfig& config) {
       {"--trace", config.trace},
   };
   for (const auto& [flag, path] : files) {
-    if (!path.empty()) check_writable(flag, path);
+    if (path.empty()) continue;
+    check_writable(flag, path);
+    check_creatable(flag, path);
   }
+  if (!config.save.empty()) check_creatable("--save", state_path_of(config.save));
   // Each file that a run writes or goes on from, by the flag that names it.
   std::vector<std::pair<std::string, std::string>> all = {{"--log", config.log}};
   for (const auto& [flag, path] : files) all.emplace_back(flag, path);
@@ -79,7 +102,7 @@ void check_writable(const TrainConfig& config) {
 DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
   DataOptions options;
   options.image_size = config.image_size;
-  DataSplit data = open_data(config.data, options);
+  DataSplit data = open_named_data(config.data, options);
   const ImageShape& shape = data.train->shape();
   CHECK_ARG(shape.height == shape.width, "--data: images must be square for these models, got ",
             shape.height, "x", shape.width, "; --image-size makes them so");

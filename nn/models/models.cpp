@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/autograd/checkpoint.h"
 #include "nn/models/blocks.h"
@@ -79,7 +80,10 @@ std::shared_ptr<Module> make_model(const std::string& name, const ModelOptions& 
     if (name == "resnet18") return make_resnet18(options);
     return make_resnet50(options);
   };
+  // Layers have no path yet: if memory runs out, this is whose it was to be.
+  std::optional<PathScope> path(name);
   std::shared_ptr<Module> model = make();
+  path.reset();
   model->name_memory();
   return model;
 }

@@ -50,9 +50,9 @@ TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
       {"--bacth 4", "did you mean --batch?"},
       {"--lr nan", "--lr"},
       {"stray", "stray"},
-      {"--data " + bad.path("missing"), "missing"},
+      {"--data " + bad.path("missing"), "--data: " + bad.path("missing")},
       {"--data " + bad.path("empty"), "empty"},
-      {"--data " + bad.path("cifar"), "3073"},
+      {"--data " + bad.path("cifar"), "--data: cifar: "},
       {"--data " + bad.path("label"), "10"},
       {"--data " + bad.path("mnist"), "mnist"},
       {"--data random:0x28x28:10", "random:"},
@@ -63,6 +63,8 @@ TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
       {"--resume " + bad.path("text.safetensors"), "text"},
       {"--save " + bad.path("cifar"), "--save"},
       {"--save /nowhere/a.safetensors", "--save"},
+      {"--save " + std::string(250, 'a'), "--save"},
+      {"--trace " + std::string(255, 'a'), "--trace"},
       {"--log /nowhere/log.jsonl", "--log"},
   };
   for (const auto& [flags, part] : cases) {

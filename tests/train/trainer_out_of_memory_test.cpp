@@ -181,5 +181,23 @@ TEST(OutOfMemoryInTraining, ATrainerThatDoesNotFitGivesEverythingBack) {
   EXPECT_EQ(Trainer(config).run(nobody).train_loss, wanted);
 }
 
+TEST(OutOfMemoryInTraining, WhileAModelIsMadeTheMessageNamesIt) {
+  allocator().empty_cache();
+  TrainConfig config;
+  config.model = "resnet18";
+  config.data = "random:3x16x16:4:64";
+  config.device = "cpu";
+  config.memory_limit_bytes = allocator().reserved_bytes() + (int64_t{4} << 20);
+  std::string message;
+  try {
+    Trainer trainer(config);
+  } catch (const OutOfMemory& error) {
+    message = error.what();
+  }
+  allocator().set_memory_limit(0);
+  EXPECT_NE(message.find("resnet18"), std::string::npos) << message;
+  EXPECT_EQ(memory_context().path, 0);
+}
+
 }  // namespace
 }  // namespace headroom

@@ -95,13 +95,19 @@ void flush_folder(const std::string& path) {
   close(fd);
 }
 
-}  // namespace
-
-void write_file_atomically(const std::string& path, const std::string& bytes) {
-  // What a link points to is replaced, not the link.
+// What a link points to is replaced, not the link.
+std::string target_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path followed = std::filesystem::canonical(path, error);
-  const std::string target = error ? path : followed.string();
+  return error ? path : followed.string();
+}
+
+}  // namespace
+
+void try_to_create(const std::string& path) { const TemporaryFile file(target_of(path)); }
+
+void write_file_atomically(const std::string& path, const std::string& bytes) {
+  const std::string target = target_of(path);
   TemporaryFile file(target);
   file.write_all(bytes);
   file.commit();

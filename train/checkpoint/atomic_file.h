@@ -10,4 +10,7 @@ namespace headroom {
 // reason; then the old file is untouched and the temporary one gone.
 void write_file_atomically(const std::string& path, const std::string& bytes);
 
+// Makes the temporary file of such a write and removes it again. Throws as that would.
+void try_to_create(const std::string& path);
+
 }  // namespace headroom

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 namespace headroom {
@@ -43,6 +44,22 @@ int64_t batch_number(const std::string& name) {
   int64_t number = -1;
   const auto [end, error] = std::from_chars(first, last, number);
   return error == std::errc() && end == last ? number : -1;
+}
+
+bool have_same_bytes(const std::string& a, const std::string& b) {
+  std::ifstream left(a, std::ios::binary), right(b, std::ios::binary);
+  return std::equal(std::istreambuf_iterator<char>(left), {}, std::istreambuf_iterator<char>(right),
+                    {});
+}
+
+// A file that is there twice would count twice in every epoch.
+void refuse_copies(const std::vector<std::string>& paths) {
+  for (size_t i = 0; i < paths.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      CHECK_ARG(!have_same_bytes(paths[k], paths[i]), "cifar: ", paths[k], " and ", paths[i],
+                " hold the same images");
+    }
+  }
 }
 
 std::vector<std::string> read_class_names(const fs::path& path,
@@ -108,7 +125,9 @@ std::optional<DataSplit> open_cifar_folder(const std::string& folder) {
     const std::string name = it->path().filename().string();
     if (name == "test_batch.bin") test = it->path().string();
     if (const int64_t number = batch_number(name); number >= 0) {
-      train.emplace(number, it->path().string());
+      const auto [other, is_new] = train.emplace(number, it->path().string());
+      CHECK_ARG(is_new, "cifar: ", folder, ": ", fs::path(other->second).filename().string(),
+                " and ", name, " have one number");
     }
   }
   CHECK_ARG(!error, "cifar: ", folder, ": ", error.message());
@@ -126,8 +145,10 @@ std::optional<DataSplit> open_cifar_folder(const std::string& folder) {
   }
   std::vector<std::string> paths;
   for (const auto& [number, path] : train) paths.push_back(path);
-  return DataSplit{open_cifar(paths, names, "cifar-10 train", std::move(warnings)),
-                   open_cifar({test}, names, "cifar-10 test")};
+  DataSplit out{open_cifar(paths, names, "cifar-10 train", std::move(warnings)),
+                open_cifar({test}, names, "cifar-10 test")};
+  refuse_copies(paths);
+  return out;
 }
 
 }  // namespace headroom

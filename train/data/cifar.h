@@ -20,7 +20,8 @@ std::unique_ptr<Dataset> open_cifar(const std::vector<std::string>& paths,
 
 // data_batch_N.bin in the order of N, test_batch.bin, and, if there is one, batches.meta.txt with
 // the ten class names. nullopt if the folder has no such file; throws InvalidArgument if training
-// or test files are missing. A gap in the numbers is a warning.
+// or test files are missing, if two training files have one number (data_batch_1, data_batch_01) or
+// the same bytes. A gap in the numbers is a warning.
 std::optional<DataSplit> open_cifar_folder(const std::string& folder);
 
 }  // namespace headroom

@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -127,6 +128,12 @@ Loader::Impl::Impl(const Dataset& data, BatchSource source, const LoaderOptions&
   }
   try {
     for (int64_t i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    const size_t started = workers_.size();
+    stop();
+    throw Error(detail::concat("loader: of ", options.threads, " threads only ", started,
+                               " could be started: ", error.what(),
+                               "; --loader-threads says how many"));
   } catch (...) {
     stop();
     throw;

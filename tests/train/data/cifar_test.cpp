@@ -96,6 +96,21 @@ TEST(Cifar, ReadsBatchesInTheOrderOfTheirNumbers) {
   expect_contains(split.train->warnings()[0], "missing between data_batch_1.bin");
 }
 
+TEST(Cifar, RefusesABatchThatIsThereTwice) {
+  TemporaryFolder folder;
+  test::write_bytes(folder.path("test_batch.bin"), counting_record());
+  test::write_bytes(folder.path("data_batch_1.bin"), flat_record(1, 0, 0, 0));
+  test::write_bytes(folder.path("data_batch_2.bin"), flat_record(1, 0, 0, 0));
+  expect_contains(refusal(folder.root()), "hold the same images");
+  test::write_bytes(folder.path("data_batch_2.bin"), flat_record(1, 0, 0, 1));
+  EXPECT_EQ(open_data(folder.root()).train->size(), 2);
+  test::write_bytes(folder.path("data_batch_02.bin"), flat_record(3, 0, 0, 0));
+  const std::string message = refusal(folder.root());
+  expect_contains(message, "data_batch_2.bin");
+  expect_contains(message, "data_batch_02.bin");
+  expect_contains(message, "have one number");
+}
+
 TEST(Cifar, TakesClassNamesFromTheirFile) {
   TemporaryFolder folder;
   test::write_bytes(folder.path("cifar-10-batches-bin/data_batch_1.bin"), counting_record());
