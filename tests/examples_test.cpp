@@ -25,6 +25,7 @@ const std::vector<Example>& examples() {
       {"gradient_accumulation", "passes of 8 images: peak"},
       {"mixed_precision", "mixed precision takes"},
       {"activation_checkpoint", "gradients are equal to the bit"},
+      {"offload", "waited on the host"},
       {"no_grad_evaluation", "forward under NoGrad"},
       {"in_place", "was written in place since"},
       {"memory_limit", "went on with batch"},

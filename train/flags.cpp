@@ -27,8 +27,10 @@ const NamedValues<MemoryFormat> kLayoutNames = {{"nhwc", MemoryFormat::channels_
                                                 {"nchw", MemoryFormat::contiguous}};
 const NamedValues<OnOutOfMemory> kOnOomNames = {{"stop", OnOutOfMemory::stop},
                                                 {"halve-batch", OnOutOfMemory::halve_batch}};
-const NamedValues<SavePolicy> kSavePolicyNames = {
-    {"recompute", SavePolicy::recompute}, {"keep", SavePolicy::keep}, {"pack", SavePolicy::pack}};
+const NamedValues<SavePolicy> kSavePolicyNames = {{"recompute", SavePolicy::recompute},
+                                                  {"keep", SavePolicy::keep},
+                                                  {"pack", SavePolicy::pack},
+                                                  {"offload", SavePolicy::offload}};
 const NamedValues<OnThreshold> kOnThresholdNames = {{"warn", OnThreshold::warn},
                                                     {"empty-cache", OnThreshold::empty_cache},
                                                     {"checkpoint", OnThreshold::checkpoint},
@@ -178,8 +180,9 @@ FlagGroup memory() {
       {toggle("--checkpoint", &C::checkpoint, true,
               "drop activations inside blocks and compute them again in backward"),
        choice("--saved", &C::save_policy, kSavePolicyNames,
-              "what backward needs is computed again from what is kept anyway, or kept as it is, "
-              "or, beside recompute, relu keeps one bit per element"),
+              "what backward needs is computed again from what is kept anyway, or kept as it is; "
+              "or, beside recompute, relu keeps one bit per element; or, beside pack, what is "
+              "kept waits in host memory"),
        toggle("--step-in-backward", &C::step_in_backward, true,
               "update each parameter as soon as its gradient is complete, and free that; not "
               "with --amp=f16 or --clip-norm"),

@@ -90,11 +90,19 @@ void MemoryMeter::fold(Device device) {
     peak.parts = stats.peak_by_tag;
   }
   peak.reserved = std::max(peak.reserved, all.reserved_bytes.peak);
+  const CachingAllocator& host = host_allocator_of(device);
+  peak.host_allocated = std::max(peak.host_allocated, host.max_allocated_bytes());
+  peak.host_reserved = std::max(peak.host_reserved, host.max_reserved_bytes());
+}
+
+void MemoryMeter::reset(Device device) {
+  allocator_of(device).reset_peak_stats();
+  host_allocator_of(device).reset_peak_stats();
 }
 
 void MemoryMeter::begin(Device device, Phase next) {
   if (running_) fold(device);
-  allocator_of(device).reset_peak_stats();
+  reset(device);
   phase_ = next;
   running_ = true;
 }
@@ -104,7 +112,7 @@ void MemoryMeter::end_of_step(Device device) {
   if (++steps_ == 1) begin(device, training);
 }
 
-void MemoryMeter::discard(Device device) { allocator_of(device).reset_peak_stats(); }
+void MemoryMeter::discard(Device device) { reset(device); }
 
 int64_t MemoryMeter::peak_of_steps(Device device) const {
   const int64_t finished = std::max(peak(first_step).allocated, peak(training).allocated);

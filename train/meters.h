@@ -48,7 +48,7 @@ class LossMeter {
   double sum_ = 0, count_ = 0;
 };
 
-// Peaks of the allocator per phase of a run.
+// Peaks of the device's allocator and of the host's per phase of a run.
 class MemoryMeter {
  public:
   enum Phase : int { first_step, training, evaluation };
@@ -68,6 +68,7 @@ class MemoryMeter {
 
  private:
   void fold(Device device);
+  static void reset(Device device);
 
   std::array<PhasePeak, 3> peaks_;
   Phase phase_ = first_step;

@@ -94,7 +94,9 @@ Json json_of(const PhasePeak& peak) {
   if (peak.allocated == 0) return nullptr;  // the phase never ran
   return {{"peak_allocated", peak.allocated},
           {"peak_reserved", peak.reserved},
-          {"peak_parts", json_of(peak.parts)}};
+          {"peak_parts", json_of(peak.parts)},
+          {"host_peak_allocated", peak.host_allocated},
+          {"host_peak_reserved", peak.host_reserved}};
 }
 
 template <class T>
@@ -123,6 +125,11 @@ std::string to_table(const Report& report) {
   out += part_rows(r.peak);
   out += phase_row("in the first step", r.first_step);
   out += phase_row("in evaluation", r.evaluation);
+  if (r.peak.host_allocated > 0) {
+    out += row("peak on the host", fmt::format("{} allocated, {} reserved, beside the above",
+                                               format_bytes(r.peak.host_allocated),
+                                               format_bytes(r.peak.host_reserved)));
+  }
   if (r.out_of_memory_retries > 0) {
     out += row("out of memory", fmt::format("halved {} times, to --batch {} --accum {}, evaluation "
                                             "--eval-batch {}",
@@ -160,6 +167,8 @@ std::string to_json(const Report& report) {
   out["peak_allocated"] = r.peak.allocated;
   out["peak_reserved"] = r.peak.reserved;
   out["peak_parts"] = json_of(r.peak.parts);
+  out["host_peak_allocated"] = r.peak.host_allocated;
+  out["host_peak_reserved"] = r.peak.host_reserved;
   out["context_and_libraries_bytes"] = json_of(report.outside.bytes);
   out["context_and_libraries_at_most_bytes"] = json_of(report.outside.at_most_bytes);
   out["first_step"] = json_of(r.first_step);

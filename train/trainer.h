@@ -55,11 +55,14 @@ struct EpochInfo {
   double loss_scale = 0;  // 0 without a scaler
 };
 
-// Bytes of one phase: the peak of allocated bytes, with its parts, and of reserved bytes.
+// Bytes of one phase: the peak of allocated bytes, with its parts, and of reserved bytes. Beside
+// them, and in none of them, the peaks of the host memory that saved tensors wait in.
 struct PhasePeak {
   int64_t allocated = 0;
   int64_t reserved = 0;
   BytesByTag parts{};  // they sum to `allocated`
+  int64_t host_allocated = 0;
+  int64_t host_reserved = 0;
 };
 
 struct RunResult {

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "core/autograd/offload.h"
 #include "core/ops/contract.h"
 
 namespace headroom {
@@ -57,7 +58,10 @@ class Walk {
       : first_(first), retain_graph_(retain_graph), outer_(running_walk) {
     running_walk = this;
   }
-  ~Walk() { running_walk = outer_; }
+  ~Walk() {
+    running_walk = outer_;
+    if (!outer_) detail::end_prefetch();
+  }
   Walk(const Walk&) = delete;
   Walk& operator=(const Walk&) = delete;
 
@@ -130,7 +134,11 @@ class Walk {
     const std::vector<Edge> edges = node.edges();
     CHECK(grads.size() == edges.size(), node.name(), ": ", grads.size(), " gradients for ",
           edges.size(), " inputs");
-    if (!retain_graph_) node.release_saved();
+    if (retain_graph_) {
+      node.park_saved();
+    } else {
+      node.release_saved();
+    }
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i] || !grads[i].defined()) continue;
       deliver(edges[i], std::move(grads[i]));

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "core/autograd/checkpoint.h"
+#include "core/autograd/offload.h"
 #include "core/ops/contract.h"
 
 namespace headroom {
@@ -32,10 +34,14 @@ void bury_recipes(std::vector<std::shared_ptr<SavedState>>& saved) {
 
 }  // namespace
 
+SavedState::SavedState() = default;
+SavedState::~SavedState() { release(); }
+
 void SavedState::release() {
   if (tensor.defined()) tensor.storage()->end_saved();
   tensor = {};
   recipe.reset();
+  offloaded.reset();
   released = true;
 }
 
@@ -47,13 +53,15 @@ Tensor SavedTensor::get() const {
                                "released; keep it with retain_graph"));
   }
   if (state_->recipe) return state_->recipe->recompute();
-  const Storage& storage = *state_->tensor.storage();
-  if (storage.version() != state_->version) {
-    throw Error(detail::concat(state_->op, ": the tensor ", state_->tensor.describe(),
+  const detail::OffloadedTensor* offloaded = state_->offloaded.get();
+  const int64_t version = offloaded ? offloaded->version() : state_->tensor.storage()->version();
+  if (version != state_->version) {
+    throw Error(detail::concat(state_->op, ": the tensor ",
+                               offloaded ? offloaded->describe() : state_->tensor.describe(),
                                " saved for backward was written in place since: it was at version ",
-                               state_->version, " and is at version ", storage.version()));
+                               state_->version, " and is at version ", version));
   }
-  return state_->tensor;
+  return offloaded ? offloaded->bring_back() : state_->tensor;
 }
 
 Tensor SavedTensor::take() const {
@@ -105,17 +113,26 @@ void Node::release_saved() {
   released_ = true;
 }
 
+void Node::park_saved() {
+  for (const auto& state : saved_) {
+    if (state->offloaded) state->offloaded->leave_device();
+  }
+}
+
 SavedTensor Node::save(const Tensor& tensor) {
   if (!tensor.defined() || !wants_any()) return {};
   const TensorImpl& impl = *tensor.impl();
   auto state = std::make_shared<SavedState>();
   state->op = name();
+  state->version = impl.storage->version();
   if (impl.recipe && impl.recipe_version == impl.storage->version() &&
       save_policy() != SavePolicy::keep) {
     state->recipe = impl.recipe;
-  } else {
+  } else if (save_policy() == SavePolicy::offload && !in_recomputation()) {
+    state->offloaded = detail::offload(tensor);
+  }
+  if (!state->recipe && !state->offloaded) {
     state->tensor = tensor.detach();
-    state->version = tensor.storage()->version();
     tensor.storage()->begin_saved();
   }
   saved_.push_back(state);

@@ -29,17 +29,22 @@ class Recipe {
   virtual Tensor recompute() = 0;
 };
 
-// One tensor kept for backward, or the recipe for it. Shared between the op's member and the node's
-// list, so that the engine can drop it without knowing the op.
+namespace detail {
+class OffloadedTensor;
+}
+
+// One tensor kept for backward, or the recipe for it, or where it waits on the host. Shared between
+// the op's member and the node's list, so that the engine can drop it without knowing the op.
 struct SavedState {
-  Tensor tensor;  // detached; undefined when released or when a recipe stands for it
+  Tensor tensor;  // detached; undefined when released or when something else stands for it
   std::shared_ptr<Recipe> recipe;
+  std::unique_ptr<detail::OffloadedTensor> offloaded;
   int64_t version = 0;
   bool released = false;
   const char* op = "";
 
-  SavedState() = default;
-  ~SavedState() { release(); }
+  SavedState();
+  ~SavedState();
   SavedState(const SavedState&) = delete;
   SavedState& operator=(const SavedState&) = delete;
   void release();
@@ -52,7 +57,8 @@ class SavedTensor {
   explicit SavedTensor(std::shared_ptr<SavedState> state) : state_(std::move(state)) {}
   explicit operator bool() const { return state_ != nullptr; }
 
-  // The tensor, made again where a recipe stands for it. Throws Error when the graph was released
+  // The tensor, made again where a recipe stands for it, brought back where it waits on the host.
+  // Throws Error when the graph was released
   // ("backward a second time") and when the storage was written to since ("in place").
   Tensor get() const;
   // The same, giving up what is kept unless the graph is to be kept: the op then holds the last
@@ -93,6 +99,8 @@ class Node {
   void connect(std::vector<Edge> edges);
   bool wants_any() const;
   void release_saved();
+  // After its backward, where the graph is kept: what waits on the host leaves the device again.
+  void park_saved();
   // Records the node even if no edge wants a gradient: for checkpoint, whose parameters are inside.
   void record_always() { record_always_ = true; }
   void set_output(const Tensor& out);
@@ -193,8 +201,15 @@ class EnableGrad {
 //   pack       as recompute, and relu keeps one bit per element instead of its output. That saves
 //              where nobody else keeps the output (before a max pool, say), and costs a bit per
 //              element where the next convolution keeps it anyway.
-enum class SavePolicy : uint8_t { recompute, keep, pack };
+//   offload    as pack, and what is kept then waits in host memory (core/autograd/offload.h). A
+//              mask costs a 32nd of the copy that it spares where nobody else keeps the output.
+// A checkpoint's second forward keeps tensors on the device under every policy: they are used at
+// once.
+enum class SavePolicy : uint8_t { recompute, keep, pack, offload };
 SavePolicy save_policy();
+inline bool packs_relu(SavePolicy policy) {
+  return policy == SavePolicy::pack || policy == SavePolicy::offload;
+}
 class SavePolicyScope {
  public:
   explicit SavePolicyScope(SavePolicy policy);

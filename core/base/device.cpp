@@ -2,6 +2,7 @@
 #include "core/base/device.h"
 
 #include <array>
+#include <utility>
 
 #include "core/base/host_runtime.h"
 
@@ -46,6 +47,11 @@ Device parse_device(const std::string& text) {
 void register_runtime(Device device, std::unique_ptr<DeviceRuntime> runtime) {
   auto& entry = runtimes()[device.slot()];
   if (!entry) entry = std::move(runtime);
+}
+
+std::unique_ptr<DeviceRuntime> exchange_runtime(Device device,
+                                                std::unique_ptr<DeviceRuntime> runtime) {
+  return std::exchange(runtimes()[device.slot()], std::move(runtime));
 }
 
 bool has_runtime(Device device) { return runtimes()[device.slot()] != nullptr; }

@@ -44,7 +44,7 @@ inline std::ostream& operator<<(std::ostream& out, Device device) { return out <
 Device parse_device(const std::string& text);
 
 // A stream of a device. The compute stream runs every kernel, in program order; the copy stream
-// brings input batches.
+// brings input batches, and takes saved tensors to the host and back.
 enum class Stream : uint8_t { compute, copy };
 
 // What a runtime knows of a device's memory, in bytes.
@@ -93,7 +93,7 @@ class DeviceRuntime {
   // Gives a page back. Waits for the device where work may still use it.
   virtual void unmap_page(void* /*address*/, int64_t /*bytes*/) noexcept {}
 
-  // Host memory that this device copies from asynchronously (pinned on CUDA).
+  // Host memory that this device copies from asynchronously (pinned on CUDA). Throws OutOfMemory.
   virtual void* host_acquire(int64_t bytes) = 0;
   virtual void host_release(void* memory) noexcept = 0;
 
@@ -107,6 +107,10 @@ class DeviceRuntime {
   virtual void synchronize() = 0;
   // Throws DeviceError for an asynchronous failure seen so far, without waiting.
   virtual void check_async_error() = 0;
+
+  // To memory of host_acquire(), on `stream`; an event recorded there afterwards says when it is
+  // done. Nothing on meta.
+  virtual void queue_copy_to_host(void* to, const void* from, int64_t bytes, Stream stream) = 0;
 
   // Events order the two streams and time regions.
   virtual EventHandle create_event() = 0;
@@ -124,6 +128,10 @@ class DeviceRuntime {
 // Registers the runtime of a device; called once per process by register_kernels(). Meta devices
 // and the CPU are there from the start.
 void register_runtime(Device device, std::unique_ptr<DeviceRuntime> runtime);
+// For tests: puts another runtime in a device's place and gives back the one that was there.
+// Nothing may be under way, and allocators keep the one that they were made with.
+std::unique_ptr<DeviceRuntime> exchange_runtime(Device device,
+                                                std::unique_ptr<DeviceRuntime> runtime);
 bool has_runtime(Device device);
 // Throws InvalidArgument when the device has none: "device cuda: not available in this process
 // ...".

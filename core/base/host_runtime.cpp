@@ -1,4 +1,4 @@
-// Host and meta runtimes.
+// Host, pinned and meta runtimes.
 #include "core/base/host_runtime.h"
 
 #include <sys/mman.h>
@@ -8,7 +8,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <fstream>
 #include <new>
+#include <string>
 #include <thread>
 
 #include "core/base/process.h"
@@ -100,6 +103,9 @@ class CpuRuntime : public SynchronousRuntime {
   void copy_to_host(void* to, const void* from, int64_t bytes) override {
     if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
+  void queue_copy_to_host(void* to, const void* from, int64_t bytes, Stream) override {
+    copy_to_host(to, from, bytes);
+  }
   void copy_within(void* to, const void* from, int64_t bytes) override {
     if (bytes) std::memmove(to, from, static_cast<size_t>(bytes));
   }
@@ -109,6 +115,49 @@ class CpuRuntime : public SynchronousRuntime {
 
  private:
   std::atomic<int64_t> mapped_bytes_{0};
+};
+
+// What the host could give without swapping, as Linux estimates it; all it has where nothing says.
+int64_t available_host_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  while (file >> word) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+class PinnedRuntime final : public CpuRuntime {
+ public:
+  explicit PinnedRuntime(DeviceRuntime& device) : device_(device) {}
+  std::string description() const override {
+    return detail::concat("host memory of ", device_.description());
+  }
+  void* acquire(int64_t bytes) override {
+    // Pinned pages cannot be swapped: asking for more than there is ends processes, not the
+    // request.
+    if (bytes > available_host_bytes()) return nullptr;
+    try {
+      return device_.host_acquire(bytes);
+    } catch (const OutOfMemory&) {
+      return nullptr;
+    }
+  }
+  void release(void* segment, int64_t) noexcept override {
+    try {
+      device_.synchronize();
+    } catch (const std::exception&) {
+      // A failed device is reported by whoever waits for it next; here memory is only given back.
+    }
+    device_.host_release(segment);
+  }
+  MemoryInfo memory_info() override {
+    return {available_host_bytes(), CpuRuntime::memory_info().total_bytes};
+  }
+
+ private:
+  DeviceRuntime& device_;
 };
 
 class MetaRuntime : public SynchronousRuntime {
@@ -134,6 +183,7 @@ class MetaRuntime : public SynchronousRuntime {
   void copy_to_host(void* to, const void*, int64_t bytes) override {
     if (bytes) std::memset(to, 0, static_cast<size_t>(bytes));
   }
+  void queue_copy_to_host(void*, const void*, int64_t, Stream) override {}
   void copy_within(void*, const void*, int64_t) override {}
   void fill_bytes(void*, uint8_t, int64_t) override {}
 
@@ -148,6 +198,10 @@ class MetaRuntime : public SynchronousRuntime {
 std::unique_ptr<DeviceRuntime> make_cpu_runtime() { return std::make_unique<CpuRuntime>(); }
 std::unique_ptr<DeviceRuntime> make_meta_runtime(DeviceType stands_for) {
   return std::make_unique<MetaRuntime>(stands_for);
+}
+
+std::unique_ptr<DeviceRuntime> make_pinned_runtime(DeviceRuntime& device) {
+  return std::make_unique<PinnedRuntime>(device);
 }
 
 }  // namespace headroom

@@ -1,8 +1,8 @@
 // What can be read from an allocator, and the allocator that each device has.
-#include <array>
-#include <atomic>
 #include <utility>
 
+#include "core/base/host_runtime.h"
+#include "core/base/per_device.h"
 #include "core/memory/allocator_state.h"
 
 namespace headroom {
@@ -130,16 +130,18 @@ std::vector<LiveBlock> CachingAllocator::Impl::live_blocks() const {
 }
 
 CachingAllocator& allocator_of(Device device) {
-  // Never destroyed: tensors with static lifetime give their memory back after main() ends.
-  static std::array<std::atomic<CachingAllocator*>, kDeviceSlots> made{};
-  static std::mutex making;
-  std::atomic<CachingAllocator*>& slot = made[static_cast<size_t>(device.slot())];
-  if (CachingAllocator* ready = slot.load(std::memory_order_acquire)) return *ready;
-  const std::lock_guard lock(making);
-  if (!slot.load(std::memory_order_relaxed)) {
-    slot.store(new CachingAllocator(device, runtime_of(device)), std::memory_order_release);
-  }
-  return *slot.load(std::memory_order_relaxed);
+  static PerDevice<CachingAllocator> made;
+  return made.of(device, [&] { return new CachingAllocator(device, runtime_of(device)); });
+}
+
+CachingAllocator& host_allocator_of(Device device) {
+  static PerDevice<CachingAllocator> made;
+  return made.of(device, [&] {
+    // Lives as long as its allocator.
+    DeviceRuntime* host = device.is_meta() ? make_meta_runtime(device.stands_for).release()
+                                           : make_pinned_runtime(runtime_of(device)).release();
+    return new CachingAllocator(device, *host, MemorySide::host);
+  });
 }
 
 int64_t memory_allocated(Device device) { return allocator_of(device).allocated_bytes(); }

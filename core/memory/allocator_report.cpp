@@ -54,14 +54,15 @@ std::string place_of(const MemoryContext& context) {
   return out;
 }
 
-std::string failure_message(Device device, const OutOfMemory::Facts& facts,
+std::string failure_message(Device device, MemorySide side, const OutOfMemory::Facts& facts,
                             const MemoryStats& stats, const std::vector<LiveBlock>& live,
                             bool expandable, bool injected, const std::string& other_users) {
-  std::string out =
-      fmt::format("out of memory on {}: {} asked for {} (block {}, {} {}); ", name_of(device),
-                  place_of(memory_context()), format_bytes(facts.requested_bytes),
-                  format_bytes(facts.rounded_bytes), expandable ? "new pages" : "segment",
-                  format_bytes(facts.segment_bytes));
+  const bool is_host = side == MemorySide::host;
+  std::string out = fmt::format(
+      "out of {} {}: {} asked for {} (block {}, {} {}); ",
+      is_host ? "host memory for" : "memory on", name_of(device), place_of(memory_context()),
+      format_bytes(facts.requested_bytes), format_bytes(facts.rounded_bytes),
+      expandable ? "new pages" : "segment", format_bytes(facts.segment_bytes));
   if (injected) out += "refused by the failure hook; ";
   fmt::format_to(Out(out), "{} allocated, {} reserved, ", format_bytes(facts.allocated_bytes),
                  format_bytes(facts.reserved_bytes));
@@ -70,8 +71,8 @@ std::string failure_message(Device device, const OutOfMemory::Facts& facts,
   } else {
     out += "no limit, ";
   }
-  fmt::format_to(Out(out), "device has {} free of {}", format_bytes(facts.device_free_bytes),
-                 format_bytes(facts.device_total_bytes));
+  fmt::format_to(Out(out), "{} has {} free of {}", is_host ? "host" : "device",
+                 format_bytes(facts.device_free_bytes), format_bytes(facts.device_total_bytes));
   if (!other_users.empty()) out += ", " + other_users;
   if (!live.empty()) {
     fmt::format_to(Out(out), "; by tag: {}; largest modules: {}", tags_in_use(stats.current_by_tag),
@@ -138,7 +139,9 @@ std::string CachingAllocator::summary() const {
   const MemoryStats stats = this->stats();
   std::string out;
   add_rule(out, '=');
-  fmt::format_to(Out(out), " Headroom memory summary, device {}\n", name_of(impl_->device));
+  fmt::format_to(Out(out), " Headroom memory summary, {} {}\n",
+                 impl_->side == MemorySide::host ? "host memory for" : "device",
+                 name_of(impl_->device));
   add_rule(out, '-');
   fmt::format_to(Out(out), " OOMs: {:<12} | retries: {}\n", stats.out_of_memory, stats.retries);
   add_rule(out, '=');
@@ -188,8 +191,9 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
 
   // Where a limit of our own refused, others are not to blame.
   const bool is_full = !injected && facts.segment_bytes <= effective_limit() - reserved();
-  std::string message = failure_message(device, facts, stats, live_blocks(), expandable, injected,
-                                        is_full ? runtime.describe_other_users() : std::string());
+  std::string message =
+      failure_message(device, side, facts, stats, live_blocks(), expandable, injected,
+                      is_full ? runtime.describe_other_users() : std::string());
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));

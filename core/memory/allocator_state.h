@@ -68,7 +68,8 @@ struct StuckChange {
 };
 
 struct CachingAllocator::Impl {
-  Impl(Device device, DeviceRuntime& runtime) : device(device), runtime(runtime) {}
+  Impl(Device device, DeviceRuntime& runtime, MemorySide side)
+      : device(device), runtime(runtime), side(side) {}
   ~Impl();
 
   // --- segments and pieces (allocator_segments.cpp) ---
@@ -125,6 +126,7 @@ struct CachingAllocator::Impl {
 
   const Device device;
   DeviceRuntime& runtime;
+  const MemorySide side;
   mutable std::mutex mutex;
 
   MemoryStats stats;

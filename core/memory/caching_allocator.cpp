@@ -20,8 +20,8 @@ int64_t segment_bytes_for(int64_t rounded) {
   return round_up(rounded, kLargeRoundBytes);
 }
 
-CachingAllocator::CachingAllocator(Device device, DeviceRuntime& runtime)
-    : impl_(std::make_unique<Impl>(device, runtime)) {}
+CachingAllocator::CachingAllocator(Device device, DeviceRuntime& runtime, MemorySide side)
+    : impl_(std::make_unique<Impl>(device, runtime, side)) {}
 CachingAllocator::~CachingAllocator() = default;
 
 Block* CachingAllocator::allocate(int64_t bytes) {

@@ -76,11 +76,14 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks;  // by offset; they tile the segment or run
 };
 
+// Whose memory an allocator hands out: the device's, or what the host keeps for it. For messages.
+enum class MemorySide : uint8_t { device, host };
+
 // Any thread may call any function; each call is one step under the allocator's lock.
 class CachingAllocator {
  public:
   // Borrows the runtime, which must outlive the allocator.
-  CachingAllocator(Device device, DeviceRuntime& runtime);
+  CachingAllocator(Device device, DeviceRuntime& runtime, MemorySide side = MemorySide::device);
   // Gives every segment back, also those with live blocks.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
@@ -162,6 +165,11 @@ class CachingAllocator {
 // The allocator of a device, made on first use and never destroyed. Throws InvalidArgument without
 // such a device.
 CachingAllocator& allocator_of(Device device);
+
+// The same for the host memory that goes with a device: pinned on CUDA, counted but not held on
+// meta. What SavePolicy::offload takes off the device lies here, so its statistics are the bytes on
+// the host; its cached segments stay pinned until empty_cache().
+CachingAllocator& host_allocator_of(Device device);
 
 // Bytes that a request of `bytes` occupies, and the segment that a block of `rounded` bytes would
 // need on a miss. Both stop growing at the largest multiple of their unit instead of overflowing.

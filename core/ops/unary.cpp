@@ -16,7 +16,7 @@ using detail::reuse_or_empty;
 struct Unary : Node {
   UnaryOp op;
   double alpha = 0;
-  SavedTensor saved;  // x or y; or, under SavePolicy::pack, relu's mask
+  SavedTensor saved;  // x or y; or relu's mask, where packs_relu()
   bool packed = false;
   MemoryFormat format = MemoryFormat::contiguous;  // of the packed y
 
@@ -38,7 +38,7 @@ struct Unary : Node {
   }
 
   void keep(const Tensor& t) {
-    packed = op == UnaryOp::relu && save_policy() == SavePolicy::pack && wants(0) && t.is_dense();
+    packed = op == UnaryOp::relu && packs_relu(save_policy()) && wants(0) && t.is_dense();
     if (!packed) {
       saved = save(t);
       return;

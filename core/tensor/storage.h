@@ -28,12 +28,15 @@ class Storage {
   PathId path() const { return block_->path; }
   void set_path(PathId path) { allocator_->set_path(block_, path); }
 
-  int64_t version() const { return version_; }
-  void bump_version() { ++version_; }
+  int64_t version() const { return *version_; }
+  void bump_version() { ++*version_; }
+  // Outlives the storage, for who keeps its bytes elsewhere and has to notice a write all the same.
+  std::shared_ptr<const int64_t> version_counter() const { return version_; }
 
   // While a saved tensor holds a temporary, it is charged as a saved activation.
   void begin_saved();
   void end_saved();
+  bool is_saved() const { return saved_count_ > 0; }
 
   // Set once a differentiable view of this storage exists: in-place ops with gradients are refused
   // from then on, because the view's place in the graph would go stale.
@@ -45,7 +48,7 @@ class Storage {
   CachingAllocator* allocator_;
   Block* block_;
   int64_t bytes_;
-  int64_t version_ = 0;
+  std::shared_ptr<int64_t> version_ = std::make_shared<int64_t>(0);
   int saved_count_ = 0;
   bool has_views_ = false;
 };

@@ -100,11 +100,12 @@ class CudaRuntime final : public DeviceRuntime {
     void* memory = nullptr;
     const cudaError_t status =
         cudaHostAlloc(&memory, byte_count(bytes > 0 ? bytes : 1), cudaHostAllocPortable);
-    if (status != cudaSuccess) {
-      cudaGetLastError();
-      throw DeviceError(detail::concat("pinned host memory: ", bytes, " bytes not available (",
-                                       cudaGetErrorName(status), ")"));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not sticky
+      throw OutOfMemory(detail::concat("pinned host memory: ", bytes, " bytes not available"),
+                        {.requested_bytes = bytes});
     }
+    CUDA_CHECK(status);
     return memory;
   }
   void host_release(void* memory) noexcept override { cudaFreeHost(memory); }
@@ -122,6 +123,11 @@ class CudaRuntime final : public DeviceRuntime {
     CUDA_CHECK(cudaStreamSynchronize(compute_stream()));
     clear_trail();
     throw_recorded_fault();
+  }
+  void queue_copy_to_host(void* to, const void* from, int64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    CUDA_CHECK(
+        cudaMemcpyAsync(to, from, byte_count(bytes), cudaMemcpyDeviceToHost, stream_of(stream)));
   }
   void copy_within(void* to, const void* from, int64_t bytes) override {
     if (bytes == 0) return;

@@ -97,6 +97,7 @@ Json row_json(const ComparedRow& row) {
   out["parts"] = has_parts(m.peak) ? parts_of(m.peak) : Json(nullptr);
   out["first_step_peak"] = bytes_or_null(m.first_step_peak);
   out["evaluation_peak"] = bytes_or_null(m.evaluation_peak);
+  out["host_peak"] = bytes_or_null(m.peak.host_allocated);
   out["step_ms"] = json_of(m.step_ms);
   out["images_per_s"] = json_of(m.images_per_s);
   out["saved"] = json_of(row.saved);

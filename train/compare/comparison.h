@@ -56,6 +56,7 @@ Comparison run_comparison(const CompareLine& line, Device device, CompareObserve
 //     "device_bytes"        null where a driver has nothing to say, as on a CPU
 //     "parts" {tag: bytes}  of the peak; they sum to it
 //     "first_step_peak", "evaluation_peak"
+//     "host_peak"           of saved tensors in host memory; in no other number
 //     "step_ms", "images_per_s"
 //     "saved"               1 - peak / first row's peak
 //     "fidelity" {"label", "gradient_difference", "loss", "loss_difference",

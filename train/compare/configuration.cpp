@@ -23,14 +23,30 @@ using Words = std::vector<std::string>;
 constexpr const char* kBase = "base";
 
 // Without the batch sizes, which follow --batch.
-const Words kRemedies = {"accum=2",        "accum=4",          "amp",
-                         "amp=bf16",       "checkpoint",       "saved=keep",
-                         "saved=pack",     "step-in-backward", "no-inplace",
-                         "amp+checkpoint", "amp+accum=4",      "amp+accum=4+checkpoint",
-                         "no-cudnn",       "cudnn-benchmark",  "workspace-limit=0",
-                         "layout=nchw",    "optimizer=adam",   "expandable-segments",
-                         "no-eval",        "eval-with-grad", "classifier=pool",
-                         "classifier=linear", "classifier=conv"};
+const Words kRemedies = {"accum=2",
+                         "accum=4",
+                         "amp",
+                         "amp=bf16",
+                         "checkpoint",
+                         "saved=keep",
+                         "saved=pack",
+                         "saved=offload",
+                         "step-in-backward",
+                         "no-inplace",
+                         "amp+checkpoint",
+                         "amp+accum=4",
+                         "amp+accum=4+checkpoint",
+                         "no-cudnn",
+                         "cudnn-benchmark",
+                         "workspace-limit=0",
+                         "layout=nchw",
+                         "optimizer=adam",
+                         "expandable-segments",
+                         "no-eval",
+                         "eval-with-grad",
+                         "classifier=pool",
+                         "classifier=linear",
+                         "classifier=conv"};
 
 // What rows have to share to be comparable, and what one process per row cannot write.
 const std::set<std::string> kNotPerRow = {"device",      "steps",    "epochs", "save",

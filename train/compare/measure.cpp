@@ -195,6 +195,8 @@ void put_peaks_so_far(Device device, int64_t peak_of_steps, RowMeasurement& row)
   row.peak.reserved = all.reserved_bytes.peak;
   row.peak.allocated = std::max(peak_of_steps, all.allocated_bytes.peak);
   if (row.peak.allocated == all.allocated_bytes.peak) row.peak.parts = stats.peak_by_tag;
+  row.peak.host_allocated = host_allocator_of(device).max_allocated_bytes();
+  row.peak.host_reserved = host_allocator_of(device).max_reserved_bytes();
 }
 
 }  // namespace

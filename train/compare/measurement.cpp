@@ -93,6 +93,8 @@ Json to_json(const RowMeasurement& row) {
           {"peak_allocated", row.peak.allocated},
           {"peak_reserved", row.peak.reserved},
           {"parts", row.peak.parts},
+          {"host_allocated", row.peak.host_allocated},
+          {"host_reserved", row.peak.host_reserved},
           {"first_step_peak", row.first_step_peak},
           {"evaluation_peak", row.evaluation_peak},
           {"device_bytes", json_of(row.device_bytes)},
@@ -109,6 +111,8 @@ RowMeasurement measurement_of(const Json& json) {
   out.peak.allocated = json.at("peak_allocated");
   out.peak.reserved = json.at("peak_reserved");
   out.peak.parts = json.at("parts").get<BytesByTag>();
+  out.peak.host_allocated = json.at("host_allocated");
+  out.peak.host_reserved = json.at("host_reserved");
   out.first_step_peak = json.at("first_step_peak");
   out.evaluation_peak = json.at("evaluation_peak");
   out.device_bytes = optional_of<int64_t>(json.at("device_bytes"));

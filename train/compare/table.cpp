@@ -110,6 +110,10 @@ std::string comparison_table(const Comparison& comparison) {
   for (size_t i = 0; i < comparison.rows.size(); ++i) {
     const ComparedRow& row = comparison.rows[i];
     table.push_back(cells_of(row, i == 0));
+    if (const int64_t bytes = row.measured.peak.host_allocated; bytes > 0) {
+      remarks += fmt::format("\n{}: {} wait on the host at most", row.configuration.name,
+                             format_bytes(bytes));
+    }
     if (row.measured.message.empty()) continue;
     remarks += fmt::format("\n{}: {}", row.configuration.name, row.measured.message);
   }

@@ -76,6 +76,7 @@ class CountingRuntime : public DeviceRuntime {
   void host_release(void*) noexcept override {}
   void copy_to_device(void*, const void*, int64_t, Stream) override {}
   void copy_to_host(void*, const void*, int64_t) override {}
+  void queue_copy_to_host(void*, const void*, int64_t, Stream) override {}
   void copy_within(void*, const void*, int64_t) override {}
   void fill_bytes(void*, uint8_t, int64_t) override {}
   void synchronize() override {}

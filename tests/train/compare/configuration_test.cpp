@@ -140,6 +140,7 @@ TEST(CompareLine, TheDefaultListHasEveryRemedyAndLeavesOutWhatCannotBe) {
                            "checkpoint",
                            "saved=keep",
                            "saved=pack",
+                           "saved=offload",
                            "step-in-backward",
                            "no-inplace",
                            "amp+checkpoint",
