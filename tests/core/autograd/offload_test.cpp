@@ -130,6 +130,16 @@ TEST_P(Offload, WaitsForEveryCopyThatItNeeds) {
     chain(leaf, 1 + i);
   }
   EXPECT_EQ(gradient(SavePolicy::offload, x, loss_of), kept);
+  // What was brought back early for a graph that is not walked, and gave its block to others.
+  Tensor other = x.detach().set_requires_grad(true), leaf = x.detach().set_requires_grad(true);
+  const Tensor older = loss_of(other);
+  backward(loss_of(leaf));
+  std::vector<Tensor> reusing;
+  for (int i = 0; i < 12; ++i) reusing.push_back(full(kOddShape, 7, x.options()));
+  backward(older);
+  EXPECT_EQ(values_of(other.grad()), kept);
+  const Values sevens(static_cast<size_t>(x.numel()), 7);
+  for (const Tensor& t : reusing) EXPECT_EQ(values_of(t), sevens);
 }
 
 TEST_P(Offload, CopiesAStorageOnceHoweverManySaveIt) {
@@ -199,16 +209,23 @@ TEST_P(Offload, NoticesAWriteInPlaceAsKeepDoes) {
   EXPECT_EQ(on_host(), 0);
 }
 
-TEST_P(Offload, KeepsTheContentsOfBothSidesOfAWrite) {
-  const auto loss_of = [](const Tensor& x) {
+// Saved, written in place, saved again: the second copy is another one.
+TEST_P(Offload, CopiesAgainWhatWasWrittenMeanwhile) {
+  expect_same_gradient(wanted(kLeastShape), [&](const Tensor& x) {
     Tensor h = mul(x, 2);
-    const Tensor before = sum(mul(h, 3));  // saves nothing of h
+    const Tensor aside = log(h);  // saves h, and lives until the backward that does not reach it
+    Tensor y = h;
+    for (int i = 0; i <= kOffloadWindow; ++i) y = sigmoid(y);
     add_(h, 1.0);
-    const Tensor y = exp(h);
-    Tensor z = sigmoid(y);
-    return add(before, sum(mul(z, y)));
-  };
-  expect_same_gradient(wanted(kLeastShape), loss_of);
+    const int64_t before = taken();
+    Tensor z = log(h);
+    EXPECT_EQ(taken() - before, save_policy() == SavePolicy::offload ? h.nbytes() : 0);
+    h = {};
+    for (int i = 0; i <= kOffloadWindow; ++i) z = sigmoid(z);
+    z = sum(z);
+    backward(z, {}, {.retain_graph = true});
+    return z;
+  });
 }
 
 TEST_P(Offload, RunsBackwardTwiceOverAKeptGraph) {
