@@ -41,7 +41,7 @@ void check_launch(const char* kernel);
 // Makes the current device's streams, scratch and error record. Throws DeviceError.
 void create_context();
 cudaStream_t compute_stream();  // every kernel, in program order
-cudaStream_t copy_stream();     // input batches
+cudaStream_t copy_stream();     // input batches, saved tensors to the host and back
 int sm_count();
 
 // Device memory for the partial results of two-stage reductions: part of the library's context, not

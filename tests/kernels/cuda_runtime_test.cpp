@@ -178,6 +178,29 @@ TEST_F(CudaRuntime, PinnedMemoryReachesTheDeviceOnBothStreams) {
   runtime().host_release(pinned);
 }
 
+TEST_F(CudaRuntime, CopiesToPinnedMemoryAreDoneWhenTheirEventIs) {
+  constexpr int64_t kCount = 1 << 22, kBytes = kCount * 4;
+  auto* pinned = static_cast<float*>(runtime().host_acquire(kBytes));
+  const EventHandle computed = runtime().create_event(), copied = runtime().create_event();
+  for (const Stream stream : {Stream::copy, Stream::compute}) {
+    std::fill(pinned, pinned + kCount, -1.0f);
+    const Tensor x = zeros({kCount}, Batch::cuda());
+    for (int i = 0; i < 8; ++i) slots::unary(UnaryOp::add_scalar, 1, x, x);
+    runtime().record_event(computed, Stream::compute);
+    runtime().wait_event(computed, stream);
+    runtime().queue_copy_to_host(pinned, x.view().data, kBytes, stream);
+    runtime().record_event(copied, stream);
+    // What overwrites the source waits for the copy.
+    runtime().wait_event(copied, Stream::compute);
+    slots::fill(-2, x);
+    runtime().synchronize_event(copied);
+    EXPECT_EQ(std::count(pinned, pinned + kCount, 8.0f), kCount);
+  }
+  runtime().destroy_event(computed);
+  runtime().destroy_event(copied);
+  runtime().host_release(pinned);
+}
+
 TEST_F(CudaRuntime, EventsTimeTheComputeStream) {
   const EventHandle begin = runtime().create_event(), end = runtime().create_event();
   const Tensor x = zeros({1 << 22}, Batch::cuda());
