@@ -56,7 +56,7 @@ TEST(MemoryCompare, TheDefaultListRunsOnLenetAndKeepsItsPromises) {
     EXPECT_GT(row.at("images_per_s").get<double>(), 0) << name;
     EXPECT_EQ(row.at("evaluation_peak").is_null(), name == "no-eval") << name;
   }
-  for (const char* name : {"base", "checkpoint", "no-eval", "eval-with-grad"}) {
+  for (const char* name : {"base", "checkpoint", "saved=offload", "no-eval", "eval-with-grad"}) {
     EXPECT_EQ(label_of(all, name), "bit-identical") << name;
   }
   // Fused and separate layers, other layouts and other sums compute the same but for rounding, and
