@@ -152,6 +152,8 @@ class PinnedRuntime final : public CpuRuntime {
     }
     device_.host_release(segment);
   }
+  // Pinned memory comes whole.
+  int64_t page_granularity() override { return 0; }
   MemoryInfo memory_info() override {
     return {available_host_bytes(), CpuRuntime::memory_info().total_bytes};
   }

@@ -197,7 +197,8 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));
-  if (!injected && !expandable && runtime.page_granularity() > 0 && is_fragmentation(facts)) {
+  if (side == MemorySide::device && !injected && !expandable && runtime.page_granularity() > 0 &&
+      is_fragmentation(facts)) {
     message +=
         "; with what is not reserved yet that is enough, but not in one piece: expandable "
         "segments (train --expandable-segments, set_expandable_segments(true)) avoid most "

@@ -38,6 +38,7 @@ TEST(PinnedRuntime, TakesMemoryFromTheDevicesHostSideAndNoneWhereThatIsOut) {
   const auto pinned = make_pinned_runtime(device);
   EXPECT_NE(pinned->acquire(testing::kMiB), nullptr);
   EXPECT_EQ(pinned->acquire(2 * testing::kMiB), nullptr);
+  EXPECT_EQ(pinned->page_granularity(), 0) << "no pages of its own to map";
   EXPECT_TRUE(device.calls.empty()) << "the device's own memory was asked";
 }
 
