@@ -28,9 +28,9 @@ TrainingFacts some_facts() {
   facts.step_images = facts.micro_batch = 64;
   facts.depth = 4;
   facts.unit_roundoff = kF32;
-  for (const char* key :
-       {"model", "data", "image_size", "augment", "drop_last", "optimizer", "lr", "momentum",
-        "nesterov", "schedule", "warmup", "weight_decay", "clip_norm", "seed", "label_smoothing"}) {
+  for (const char* key : {"model", "classifier", "data", "image_size", "augment", "drop_last",
+                          "optimizer", "lr", "momentum", "nesterov", "schedule", "warmup",
+                          "weight_decay", "clip_norm", "seed", "label_smoothing"}) {
     facts.config[key] = 1;
   }
   return facts;
