@@ -39,13 +39,21 @@ void add_to(CLI::App& app, Given& given) {
 
 void store(const Given& given, TrainConfig& config) {
   const Flag& flag = *given.flag;
-  const bool has_value = given.value != kNoValue;
-  const std::string value = has_value ? given.value : "";
-  CHECK_ARG(flag.kind != FlagKind::toggle || !has_value, flag.name, ": takes no value, got '",
+  const std::string value = given.value == kNoValue ? "" : given.value;
+  CHECK_ARG(flag.kind != FlagKind::toggle || value.empty(), flag.name, ": takes no value, got '",
             value, "'");
-  CHECK_ARG(flag.kind != FlagKind::optional_value || !has_value || !value.empty(), flag.name,
-            ": needs a value behind its '='");
   flag.set(config, value);
+}
+
+// "--json=" and "--amp=", which CLI11 takes for the flag alone.
+void refuse_empty_values(const std::vector<std::string>& arguments) {
+  for (const FlagGroup& group : flag_groups()) {
+    for (const Flag& flag : group.flags) {
+      CHECK_ARG(flag.kind == FlagKind::value || std::find(arguments.begin(), arguments.end(),
+                                                          flag.name + "=") == arguments.end(),
+                flag.name, ": ends in '=' without a value");
+    }
+  }
 }
 
 // Levenshtein's distance: insertions, deletions and replacements that turn a into b.
@@ -223,6 +231,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     if (argument == "--version") out.action = CommandLine::Action::show_version;
     if (out.action != CommandLine::Action::train) return out;
   }
+  refuse_empty_values(arguments);
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
