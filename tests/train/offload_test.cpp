@@ -123,7 +123,8 @@ TEST_P(OffloadRun, GoesWithEveryOtherRemedy) {
   config = plain;
   config.in_place = false;
   config.layout = MemoryFormat::contiguous;
-  expect_offloads(config, 0.9);
+  // In nchw cuDNN's workspace copies are in both peaks, and are most of what is left on a GPU.
+  expect_offloads(config, parse_device(GetParam()).is_cuda() ? 0.92 : 0.9);
 }
 
 // Block inputs wait on the host; the peak is in one block's second run, which stays.

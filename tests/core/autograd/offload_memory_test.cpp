@@ -233,9 +233,12 @@ TEST_P(OffloadMemory, AFailedRequestAnywhereLeavesNothingAndLosesNothing) {
       int failures = 0, done_without = 0;
       for (int64_t at = 1;; ++at) {
         int64_t requests = 0;
+        bool refused = false;
+        // Workspaces are spared: a convolution that is refused one goes on with other sums.
         allocator->set_failure_hook([&](int64_t request, int64_t) {
           requests = request;
-          return request == at;
+          refused |= request == at && memory_context().tag != Tag::workspace;
+          return refused && request == at;
         });
         std::optional<Values> got;
         try {
@@ -248,7 +251,7 @@ TEST_P(OffloadMemory, AFailedRequestAnywhereLeavesNothingAndLosesNothing) {
         ASSERT_EQ(memory_allocated(device()), before) << "request " << at;
         ASSERT_EQ(host().allocated_bytes(), 0) << "request " << at;
         if (requests < at) break;  // the step has no more
-        done_without += got.has_value();
+        done_without += refused && got.has_value();
         if (got) {
           ASSERT_EQ(*got, wanted) << "request " << at;
         }
