@@ -199,6 +199,12 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
         "; with what is not reserved yet that is enough, but not in one piece: expandable "
         "segments (train --expandable-segments, set_expandable_segments(true)) avoid most "
         "of such fragmentation";
+  if (!injected && limit_bytes > 0 && limit_bytes < kSmallSegmentBytes) {
+    fmt::format_to(Out(message),
+                   "; a limit below {}, the smallest segment, holds nothing: a size without a unit "
+                   "is bytes",
+                   format_bytes(kSmallSegmentBytes));
+  }
   }
   return {message, facts};
 }

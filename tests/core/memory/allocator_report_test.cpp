@@ -69,6 +69,41 @@ TEST_F(AllocatorReport, SaysWhatWasAskedForByWhomAndWhatHoldsTheMemory) {
 }
 
 TEST_F(AllocatorReport, IsWholeWithoutContextLimitOrLiveBlocks) {
+TEST_F(AllocatorReport, TellsAProgramWhoAskedAndWhoHeldWhat) {
+  const PathScope path("fc");
+  {
+    const TagScope tag(Tag::parameter);
+    allocator.allocate(102 * kMiB);
+    allocator.allocate(3 * kMiB);
+  }
+  const OpScope op("linear");
+  const PhaseScope phase(Phase::backward);
+  try {
+    allocator.allocate(2 * kGiB);
+    FAIL() << "was served";
+  } catch (const AllocationFailure& failure) {
+    EXPECT_EQ(failure.device(), Device::cuda());
+    EXPECT_STREQ(failure.context().op, "linear");
+    EXPECT_EQ(path_name(failure.context().path), "fc");
+    EXPECT_EQ(failure.context().phase, Phase::backward);
+    const MemoryPeak held = failure.held();
+    EXPECT_EQ(held.allocated_bytes, 105 * kMiB);
+    EXPECT_EQ(held.allocated_bytes, failure.facts().allocated_bytes);
+    ASSERT_EQ(held.parts.size(), 1u);
+    EXPECT_EQ(held.parts[0].tag, Tag::parameter);
+    EXPECT_EQ(held.parts[0].blocks, 2);
+  }
+}
+
+TEST_F(AllocatorReport, SaysThatALimitBelowTheSmallestSegmentHoldsNothing) {
+  allocator.set_memory_limit(8);
+  EXPECT_NE(failure(512).find("limit 8 B, "), std::string::npos);
+  EXPECT_NE(failure(512).find("; a limit below 2.00 MiB, the smallest segment, holds nothing"),
+            std::string::npos);
+  allocator.set_memory_limit(2 * kMiB);
+  EXPECT_EQ(failure(3 * kMiB).find("holds nothing"), std::string::npos);
+}
+
   EXPECT_EQ(failure(2 * kGiB),
             "out of memory on cuda: a request asked for 2.00 GiB (block 2.00 GiB, segment 2.00 "
             "GiB); 0 B allocated, 0 B reserved, no limit, device has 1.00 GiB free of 1.00 GiB; 0 "
