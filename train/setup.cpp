@@ -111,6 +111,15 @@ void apply_settings(const TrainConfig& c, Device device) {
 
 std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
   ScheduleOptions schedule;
+void settle(TrainConfig& config, const RunInfo& info, Device device) {
+  config.device = name_of(device);
+  config.image_size = info.image_shape.height;
+  config.eval_batch = eval_batch_of(config);
+  config.lr = lr_of(config);
+  config.warmup = warmup_of(config);
+  config.threads = num_threads();
+}
+
   schedule.kind = parse_schedule(config.schedule);
   schedule.lr = lr_of(config);
   schedule.total_steps = total_steps;

@@ -111,6 +111,14 @@ struct GradientInfo {
   std::function<double()> read_scale;
 };
 
+// With TrainConfig::step_in_backward: one parameter's gradient, complete for the step, before the
+// optimizer uses and frees it. No loss scale goes with that.
+struct UsedGradientInfo {
+  int64_t step = 0;
+  Module* model = nullptr;
+  Tensor parameter;
+};
+
 // Called from the training thread. Exceptions pass through the trainer.
 class TrainObserver {
  public:
@@ -118,6 +126,7 @@ class TrainObserver {
   virtual void on_start(const RunInfo&) {}
   // Before anything of the step is allocated; again if the step is tried again.
   virtual void on_step_begin(int64_t /*step*/) {}
+  virtual void on_used_gradient(const UsedGradientInfo&) {}
   virtual void on_gradients(const GradientInfo&) {}
   virtual void on_step(const StepInfo&) {}
   virtual void on_evaluation_begin() {}

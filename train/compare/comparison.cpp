@@ -41,8 +41,7 @@ void compare(const RowMeasurement& first, ComparedRow& row) {
       1 - static_cast<double>(measured.peak.allocated) / static_cast<double>(first.peak.allocated);
   if (!measured.facts || !first.facts) return;
   row.fidelity = fidelity_of(*measured.facts, *first.facts);
-  if (row.fidelity->label != FidelityLabel::changes_training) return;
-  const std::string why = what_differs(*measured.facts, *first.facts);
+  const std::string& why = row.fidelity->reason;
   measured.message += (measured.message.empty() || why.empty() ? "" : "; ") + why;
 }
 

@@ -113,6 +113,28 @@ TEST(MemoryCompare, BatchNormTellsAccumulationFromTheLargeBatch) {
   EXPECT_GT(accumulated.at("fidelity").at("batch_norm_difference").get<double>(), 1e-3);
 }
 
+// A step in backward frees each gradient before all are there, and is compared all the same.
+TEST(MemoryCompare, AStepInBackwardIsJudgedByTheGradientsThatItUsed) {
+  for (const char* optimizer : {"sgd", "adam"}) {
+    SCOPED_TRACE(optimizer);
+    const Json out = compare_json(tiny_comparison(
+        std::string("--optimizer ") + optimizer +
+        " -- base step-in-backward checkpoint+step-in-backward accum=4 accum=4+step-in-backward "
+        "clip-norm=0.001"));
+    for (const char* name : {"step-in-backward", "checkpoint+step-in-backward"}) {
+      EXPECT_EQ(label_of(out, name), "bit-identical");
+      EXPECT_EQ(row_of(out, name).at("fidelity").at("gradient_difference"), 0.0);
+      EXPECT_EQ(row_of(out, name).at("message"), "");
+    }
+    EXPECT_EQ(label_of(out, "accum=4+step-in-backward"), label_of(out, "accum=4"));
+    EXPECT_EQ(row_of(out, "accum=4+step-in-backward").at("fidelity"),
+              row_of(out, "accum=4").at("fidelity"))
+        << "the same gradients, used at another time";
+    EXPECT_GT(row_of(out, "accum=4").at("fidelity").at("gradient_difference").get<double>(), 0.0);
+    EXPECT_EQ(row_of(out, "clip-norm=0.001").at("message"), "clip_norm");
+  }
+}
+
 TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
   const TemporaryFolder folder;
   const std::string csv = folder.path("rows.csv");
