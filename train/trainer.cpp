@@ -384,6 +384,7 @@ const RunInfo& Trainer::info() const { return impl_->info; }
 const TrainConfig& Trainer::config() const { return impl_->config; }
 Device Trainer::device() const { return impl_->device; }
 Module& Trainer::model() { return *impl_->model; }
+int64_t Trainer::steps_done() const { return impl_->state.step; }
 RunResult Trainer::run(TrainObserver& observer, const std::function<bool()>& stop) {
   return impl_->run(
       observer, stop ? stop : [] { return false; });

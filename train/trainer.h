@@ -163,6 +163,7 @@ class Trainer {
   const TrainConfig& config() const;
   Device device() const;
   Module& model();
+  int64_t steps_done() const;  // optimizer steps, over all epochs and resumes
 
   // Trains to the end, or until `stop` returns true after a step; saves as configured. May be
   // called once.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "core/memory/allocation_failure.h"
 #include "core/memory/caching_allocator.h"
 #include "tests/core/memory/counting_runtime.h"
 
@@ -68,7 +69,6 @@ TEST_F(AllocatorReport, SaysWhatWasAskedForByWhomAndWhatHoldsTheMemory) {
             "18.00 MiB are free inside reserved segments (largest piece 18.00 MiB)");
 }
 
-TEST_F(AllocatorReport, IsWholeWithoutContextLimitOrLiveBlocks) {
 TEST_F(AllocatorReport, TellsAProgramWhoAskedAndWhoHeldWhat) {
   const PathScope path("fc");
   {
@@ -104,6 +104,7 @@ TEST_F(AllocatorReport, SaysThatALimitBelowTheSmallestSegmentHoldsNothing) {
   EXPECT_EQ(failure(3 * kMiB).find("holds nothing"), std::string::npos);
 }
 
+TEST_F(AllocatorReport, IsWholeWithoutContextLimitOrLiveBlocks) {
   EXPECT_EQ(failure(2 * kGiB),
             "out of memory on cuda: a request asked for 2.00 GiB (block 2.00 GiB, segment 2.00 "
             "GiB); 0 B allocated, 0 B reserved, no limit, device has 1.00 GiB free of 1.00 GiB; 0 "
