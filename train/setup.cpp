@@ -61,9 +61,8 @@ void check_writable(const TrainConfig& config) {
   // Each file that a run writes or goes on from, by the flag that names it.
   std::vector<std::pair<std::string, std::string>> all = {{"--log", config.log}};
   for (const auto& [flag, path] : files) all.emplace_back(flag, path);
-  for (const auto& [flag, path] : {files[0], {"--resume", config.resume}}) {
-    if (!path.empty()) all.emplace_back(flag, state_path_of(path));
-  }
+  if (!config.save.empty()) all.emplace_back("--save", state_path_of(config.save));
+  if (!config.resume.empty()) all.emplace_back("--resume", state_path_to_read(config.resume));
   std::map<std::filesystem::path, std::string> taken;
   for (const auto& [flag, path] : all) {
     if (path.empty()) continue;
