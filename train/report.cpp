@@ -179,7 +179,8 @@ std::string words_of(Tag tag) {
 
 std::string to_table(const Report& report) {
   const RunResult& r = report.result;
-  std::string out = r.interrupted ? fmt::format("interrupted after step {}\n", r.steps)
+  const char* how = r.over_threshold ? "stopped above --memory-threshold" : "interrupted";
+  std::string out = r.interrupted ? fmt::format("{} after step {}\n", how, r.steps)
                                   : fmt::format("{} steps\n", r.steps);
   if (computes(report.info)) out += result_rows(r);
   out += row("device", device_text(report.info));

@@ -72,6 +72,9 @@ void check_writable(const TrainConfig& config) {
     const bool same_run = other->second == "--save" && flag == "--resume";
     CHECK_ARG(is_new || same_run, flag, " ", path, ": ", other->second, " writes the same file");
   }
+  const std::string& report = config.memory_report;
+  CHECK_ARG(report.empty() || report.ends_with(".html") || report.ends_with(".json"),
+            "--memory-report ", report, ": needs a name that ends in .html or .json");
 }
 
 DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
@@ -108,8 +111,6 @@ void apply_settings(const TrainConfig& c, Device device) {
   manual_seed(c.seed);
 }
 
-std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
-  ScheduleOptions schedule;
 void settle(TrainConfig& config, const RunInfo& info, Device device) {
   config.device = name_of(device);
   config.image_size = info.image_shape.height;
@@ -119,6 +120,8 @@ void settle(TrainConfig& config, const RunInfo& info, Device device) {
   config.threads = num_threads();
 }
 
+std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {
+  ScheduleOptions schedule;
   schedule.kind = parse_schedule(config.schedule);
   schedule.lr = lr_of(config);
   schedule.total_steps = total_steps;

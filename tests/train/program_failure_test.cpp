@@ -63,6 +63,8 @@ TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
       {"--resume " + bad.path("text.safetensors"), "text"},
       {"--save " + bad.path("cifar"), "--save"},
       {"--save /nowhere/a.safetensors", "--save"},
+      {"--memory-report " + bad.path("r.txt"), "ends in .html or .json"},
+      {"--memory-limit 1.5", "fraction of a byte"},
       {"--log /nowhere/log.jsonl", "--log"},
   };
   for (const auto& [flags, part] : cases) {
@@ -84,13 +86,11 @@ TEST(ProgramFailure, CudaWithoutAGpuEndsWithTwo) {
 }
 
 TEST(ProgramFailure, OutOfMemoryEndsWithThree) {
-  const ProcessResult result = train(tiny_run("--memory-limit 4MiB --json"));
+  const ProcessResult result = train(tiny_run("--memory-limit 4MiB"));
   EXPECT_EQ(result.exit_code, 3);
   expect_one_error_line(result, "memory");
 }
 
-TEST(ProgramFailure, AResumeWithAnotherModelNamesBoth) {
-  const TemporaryFolder folder;
 int64_t sum_of(const Json& bytes) {
   int64_t sum = 0;
   for (const Json& each : bytes) sum += each.get<int64_t>();
@@ -144,6 +144,8 @@ TEST(ProgramFailure, AModelThatDoesNotFitIsAnObjectAndAReportToo) {
       false);
 }
 
+TEST(ProgramFailure, AResumeWithAnotherModelNamesBoth) {
+  const TemporaryFolder folder;
   const std::string save = folder.path("a.safetensors");
   ASSERT_EQ(train(tiny_run("--save " + save)).exit_code, 0);
   const ProcessResult result = train(tiny_run("--model resnet18 --steps 8 --resume " + save));

@@ -109,7 +109,7 @@ Configuration make_row(const std::string& name, const CompareLine& line) {
   for (const std::string& item : row.items) {
     const std::string key = key_of(item);
     CHECK_ARG(!key.empty() && item[0] != '-', "needs flags of train without their dashes, got '",
-              item, "'");
+              item, "'; a flag of all rows stands before the --");
     CHECK_ARG(key != kBase, "'base' stands alone: it is the row without changes");
     CHECK_ARG(keys.insert(key).second, "'", key, "' is given twice");
     CHECK_ARG(

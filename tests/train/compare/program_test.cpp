@@ -169,6 +169,7 @@ TEST(MemoryCompare, AFailedRowHasItsMessageAndTheFirstThatEndsIsWhatOthersAreCom
       << result.out;
   const Json out = Json::parse(file_text(file));
   EXPECT_EQ(row_of(out, "data=random:1x2x2:10:64").at("status"), "failed");
+  EXPECT_TRUE(row_of(out, "memory-limit=1MiB").at("saved").is_null());
   EXPECT_EQ(row_of(out, "base").at("status"), "ok");
   EXPECT_EQ(row_of(out, "base").at("saved"), 0.0);
   EXPECT_EQ(label_of(out, "checkpoint"), "bit-identical");
@@ -199,8 +200,9 @@ TEST(MemoryCompare, RefusesWrongInputInOneLineBeforeAnythingRuns) {
   const TemporaryFolder folder;
   const std::string file = folder.path("compare.json");
   for (const std::string& arguments :
-       {std::string("-- base chekpoint"), std::string("-- base accum=3"),
-        std::string("--html /nowhere/page.html -- base"), std::string("--device cuda:7 -- base"),
+       {std::string("-- base chekpoint"), std::string("-- base --checkpoint"),
+        std::string("-- base accum=3"), std::string("--html /nowhere/page.html -- base"),
+        std::string("--device cuda:7 -- base"),
         std::string("--device cpu --data /nowhere -- base")}) {
     const ProcessResult result = compare("--json " + file + " --batch 16 " + arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
