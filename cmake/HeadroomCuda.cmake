@@ -4,6 +4,25 @@
 set(HEADROOM_WITH_CUDA OFF)
 set(headroom_cuda_minimum 13.0)
 
+# Sets OUT to the compute capabilities of this machine's GPUs that the kernels can be compiled for,
+# as 86 for 8.6; empty without one. Before 80 there is no cp.async and no bf16 or TF32 product.
+function(headroom_find_gpus out)
+  set(found "")
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE listed ERROR_QUIET RESULT_VARIABLE status TIMEOUT 20)
+  if(status EQUAL 0)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" listed "${listed}")
+    foreach(capability IN LISTS listed)
+      string(REPLACE "." "" capability "${capability}")
+      if(capability GREATER_EQUAL 80)
+        list(APPEND found "${capability}")
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES found)
+  endif()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
 if(HEADROOM_CUDA STREQUAL "OFF")
   message(STATUS "Headroom backends: cpu (HEADROOM_CUDA=OFF)")
   return()
@@ -96,8 +115,12 @@ if(headroom_cuda_missing)
 endif()
 
 set(CMAKE_CUDA_COMPILER "${HEADROOM_NVCC}")
+# The architecture: the one asked for, then those of the GPUs that are here, then 90.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 90)
+  headroom_find_gpus(CMAKE_CUDA_ARCHITECTURES)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90)
+  endif()
 endif()
 enable_language(CUDA)
 # The CUDA module of CMake 3.25 knows no standard above 17, so the flag is given here, and the
@@ -126,4 +149,4 @@ target_include_directories(headroom_cudnn_frontend SYSTEM INTERFACE
 
 set(HEADROOM_WITH_CUDA ON)
 message(STATUS "Headroom backends: cpu, cuda (CUDA ${CMAKE_CUDA_COMPILER_VERSION}, "
-               "sm_${CMAKE_CUDA_ARCHITECTURES}, cuDNN from ${HEADROOM_LIB_cudnn})")
+               "compute capability ${CMAKE_CUDA_ARCHITECTURES}, cuDNN from ${HEADROOM_LIB_cudnn})")

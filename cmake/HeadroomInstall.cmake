@@ -8,6 +8,20 @@ set(headroom_targets headroom headroom_core headroom_nn headroom_optim headroom_
 if(HEADROOM_WITH_CUDA)
   list(APPEND headroom_targets headroom_kernels_cuda)
 endif()
+# Nothing is installed from a build folder that lacks a part of it, as after `./dev train` alone.
+set(headroom_built headroom_core headroom_nn headroom_optim headroom_kernels_cpu)
+if(TARGET train)
+  list(APPEND headroom_built train memory-compare memory-watch)
+endif()
+list(TRANSFORM headroom_built REPLACE "(.+)" "$<TARGET_FILE:\\1>")
+install(CODE "
+  set(files \"${headroom_built}\")
+  foreach(file IN LISTS files)
+    if(NOT EXISTS \"\${file}\")
+      message(FATAL_ERROR \"\${file} is not built: run `cmake --build ${PROJECT_BINARY_DIR}` \"
+              \"first, or `./dev install PREFIX`, which does both\")
+    endif()
+  endforeach()")
 install(TARGETS ${headroom_targets} EXPORT headroom ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY core nn optim DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/headroom"
         FILES_MATCHING PATTERN "*.h")

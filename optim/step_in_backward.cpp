@@ -2,13 +2,15 @@
 #include "optim/step_in_backward.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/autograd/node.h"
 #include "core/ops/contract.h"
 
 namespace headroom {
 
-StepInBackward::StepInBackward(Optimizer& optimizer) : optimizer_(optimizer) {
+StepInBackward::StepInBackward(Optimizer& optimizer, GradientHook on_gradient)
+    : optimizer_(optimizer), on_gradient_(std::move(on_gradient)) {
   CHECK_ARG(optimizer.rates_.defined(), "step in backward: no learning rate was set");
   for (size_t i = 0; i < optimizer.entries_.size(); ++i) {
     Optimizer::Entry& entry = optimizer.entries_[i];
@@ -34,6 +36,7 @@ void StepInBackward::step_one(size_t index) {
   const Tensor grad = entry.parameter.grad();
   if (!grad.defined()) return;
   CHECK_ARG(!entry.steps, "step in backward: a second backward before finish()");
+  if (on_gradient_) on_gradient_(entry.parameter);
   if (prepared_.empty()) {
     slots::prepare_step(o.rates_, o.cohorts_[0].applied, {}, o.prepare_params(),
                         o.cohorts_[0].control);

@@ -4,6 +4,7 @@
 // every optimizer). Weights and state become the bits that step() would have made.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "optim/optimizer.h"
@@ -18,9 +19,12 @@ namespace headroom {
 // the middle of backward leaves some parameters stepped and others not.
 class StepInBackward {
  public:
+  // Called with each parameter whose gradient is complete, before that is used and freed.
+  using GradientHook = std::function<void(const Tensor& parameter)>;
+
   // Borrows the optimizer, which must not be used otherwise until finish(). One at a time per
   // optimizer. Throws InvalidArgument if no learning rate was set.
-  explicit StepInBackward(Optimizer& optimizer);
+  explicit StepInBackward(Optimizer& optimizer, GradientHook on_gradient = {});
   ~StepInBackward();  // parameters wait for nothing any more
   StepInBackward(const StepInBackward&) = delete;
   StepInBackward& operator=(const StepInBackward&) = delete;
@@ -32,6 +36,7 @@ class StepInBackward {
   void step_one(size_t index);
 
   Optimizer& optimizer_;
+  GradientHook on_gradient_;
   int joining_ = -1;                // the cohort of parameters whose first gradient this is
   std::vector<int> prepared_ = {};  // cohorts
 };

@@ -35,5 +35,14 @@ TEST(Install, ASeparateProjectBuildsAgainstTheInstalledCopyAndTrains) {
   EXPECT_EQ(output_of({prefix + "/bin/memory-watch", "--version"}).find("headroom"), 0u);
 }
 
+TEST(Install, OfTheCommandNeedsAFolder) {
+  const std::string dev = HEADROOM_SOURCE_DIR "/dev";
+  if (!std::filesystem::exists(dev)) GTEST_SKIP() << "the sources are not here";
+  EXPECT_NE(output_of({dev, "help"}).find("install PREFIX"), std::string::npos);
+  const ProcessResult result = run_process({dev, "install"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("install: takes the folder"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace headroom::test

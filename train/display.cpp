@@ -20,21 +20,23 @@ constexpr double kRateSeconds = 0.5;    // the shortest stretch that a rate is m
 constexpr double kRateSmoothing = 0.3;  // weight of the newest stretch
 constexpr size_t kMinBarColumns = 10, kMaxBarColumns = 30;
 
-// The parts of a line, each with how dearly it is kept: 0 never goes.
+// The parts of a line, each with its turn to go where the line is too long: the highest number goes
+// first, 0 never. What memory there is goes after all else.
 struct Part {
   int rank;
   std::string text;
 };
+constexpr int kFirstToGo = 5;
 
 std::vector<Part> parts_of(const Progress& p) {
   std::vector<Part> parts;
   parts.push_back({0, fmt::format("epoch {}/{}", p.epoch, p.epochs)});
   parts.push_back({0, fmt::format("step {}/{}", p.step, p.total_steps)});
-  if (p.images_per_s >= 0) parts.push_back({2, format_rate(p.images_per_s) + " images/s"});
-  if (p.has_loss) parts.push_back({1, fmt::format("loss {:.4f}", p.loss)});
-  parts.push_back({3, "memory " + format_bytes(p.allocated_bytes)});
+  if (p.images_per_s >= 0) parts.push_back({kFirstToGo, format_rate(p.images_per_s) + " images/s"});
+  if (p.has_loss) parts.push_back({3, fmt::format("loss {:.4f}", p.loss)});
+  parts.push_back({2, "memory " + format_bytes(p.allocated_bytes)});
   parts.push_back({1, "peak " + format_bytes(p.peak_bytes)});
-  if (p.seconds_left >= 0) parts.push_back({1, format_duration(p.seconds_left) + " left"});
+  if (p.seconds_left >= 0) parts.push_back({4, format_duration(p.seconds_left) + " left"});
   return parts;
 }
 
@@ -84,7 +86,7 @@ std::string terminal_line(const Progress& progress, int columns) {
     const size_t width = std::min(room - used, kMaxBarColumns);
     parts.insert(parts.begin() + 1, {0, bar(progress.step, progress.total_steps, width)});
   }
-  for (int rank = 3; rank > 0 && joined(parts).size() > room; --rank) {
+  for (int rank = kFirstToGo; rank > 0 && joined(parts).size() > room; --rank) {
     std::erase_if(parts, [rank](const Part& part) { return part.rank == rank; });
   }
   return joined(parts).substr(0, room);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/memory/allocation_failure.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
 #include "train/conv_report.h"
@@ -66,18 +67,32 @@ struct Recorders {
     if (convolutions) write_conv_report(config.conv_report, *convolutions, report);
   }
 
-  // What led to a failure. That one is what the program ends with, whatever becomes of the files.
+  // What led to a failure.
   void write_unfinished(const TrainConfig& config) {
-    try {
-      if (!config.snapshot.empty()) write_snapshot(config.snapshot, steps->unfinished());
-      if (!trace) return;
-      trace->take_unfinished();
-      write_trace(config.trace, *trace);
-    } catch (const std::exception& error) {
-      std::fputs(("train: warning: " + one_line(error.what()) + "\n").c_str(), stderr);
-    }
+    if (!config.snapshot.empty()) write_snapshot(config.snapshot, steps->unfinished());
+    if (!trace) return;
+    trace->take_unfinished();
+    write_trace(config.trace, *trace);
   }
 };
+
+// What the flags ask for when memory ran out. That failure is what the program ends with, whatever
+// becomes of the files. Without recorders the run had not begun.
+void tell_failure(const FailedRun& run, Recorders* recorders) {
+  const TrainConfig& config = run.config;
+  try {
+    if (config.json) print_result(to_json(run) + "\n");
+    const auto* failure = dynamic_cast<const AllocationFailure*>(run.error);
+    if (failure && !config.memory_report.empty()) {
+      const StepRecord record =
+          record_at(*failure, recorders ? recorders->steps->unfinished() : StepRecord());
+      write_memory_report(config.memory_report, record, run);
+    }
+    if (recorders) recorders->write_unfinished(config);
+  } catch (const std::exception& error) {
+    std::fputs(("train: warning: " + one_line(error.what()) + "\n").c_str(), stderr);
+  }
+}
 
 int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
   const TrainConfig& config = trainer.config();
@@ -91,8 +106,10 @@ int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
     observers.add(ledger);
     observers.add(display);
     result = trainer.run(observers, stop_requested);
-  } catch (const OutOfMemory&) {
-    recorders.write_unfinished(config);
+  } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) {
+      tell_failure({config, trainer.info(), trainer.steps_done(), &error}, &recorders);
+    }
     throw;
   }
   const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device()),
@@ -111,11 +128,12 @@ int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  CommandLine line;
   std::optional<LedgerWriter> ledger;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunLog> log;
   try {
-    const CommandLine line = parse_command_line(arguments);
+    line = parse_command_line(arguments);
     if (line.action == CommandLine::Action::show_help) {
       print_result(help_text());
       return kDone;
@@ -133,6 +151,14 @@ int run(const std::vector<std::string>& arguments) {
     }
   } catch (const InvalidArgument& error) {
     return fail(kProgram, error.what(), kWrongInput);
+  } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) {
+      RunInfo info;
+      info.device_name = name_of(device_of(line.config));
+      info.device_description = runtime_of(device_of(line.config)).description();
+      tell_failure({line.config, info, 0, &error}, nullptr);
+    }
+    throw;
   }
   if (stop_requested()) return kInterruptedExitCode;
   return train(*trainer, *ledger, log.get());

@@ -72,6 +72,32 @@ StepRecord StepRecorder::take(int64_t step) const {
   return record;
 }
 
+StepRecord record_at(const AllocationFailure& failure, StepRecord unfinished) {
+  const OutOfMemory::Facts& facts = failure.facts();
+  std::vector<MemoryEvent>& events = unfinished.log.events;
+  const auto is_it = [&](const MemoryEvent& event) {
+    return event.kind == MemoryEvent::Kind::failure && event.bytes == facts.requested_bytes &&
+           event.allocated_bytes == facts.allocated_bytes && event.path == failure.context().path;
+  };
+  const auto behind = std::find_if(events.rbegin(), events.rend(), is_it).base();
+  events.erase(behind, events.end());
+  if (events.empty()) {
+    MemoryEvent event;
+    event.kind = MemoryEvent::Kind::failure;
+    event.phase = failure.context().phase;
+    event.path = failure.context().path;
+    event.op = failure.context().op;
+    event.bytes = event.requested_bytes = facts.requested_bytes;
+    event.allocated_bytes = facts.allocated_bytes;
+    event.reserved_bytes = facts.reserved_bytes;
+    events.push_back(event);
+  }
+  unfinished.log.live = failure.live();
+  unfinished.peak = failure.held();
+  unfinished.peak.event = static_cast<int64_t>(events.size()) - 1;
+  return unfinished;
+}
+
 std::vector<TimelinePoint> timeline_of(const EventLog& log) {
   TimelinePoint now;
   for (const LiveBlock& block : log.live) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/memory/allocation_failure.h"
 #include "core/memory/caching_allocator.h"
 #include "train/trainer.h"
 
@@ -57,6 +58,10 @@ class StepRecorder : public TrainObserver {
   int64_t begun_ = 0;  // step
   std::optional<StepRecord> record_;
 };
+
+// What was held when the request failed: the record's peak is that instant, and its log ends there.
+// `unfinished` is of the step that failed; without one the log has the failure alone.
+StepRecord record_at(const AllocationFailure& failure, StepRecord unfinished = {});
 
 // The state after each event that changed the allocated bytes: index 0 is the state before the
 // first.

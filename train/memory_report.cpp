@@ -76,16 +76,14 @@ Json peak_json(const StepRecord& record, const std::vector<TimelinePoint>& point
           {"parts", parts}};
 }
 
-}  // namespace
-
-Json memory_report_json(const StepRecord& record, const Report& report) {
+Json report_of(const StepRecord& record, const std::string& run_json) {
   const std::vector<TimelinePoint> points = timeline_of(record.log);
   Json layers = Json::array();
   for (const LayerRow& row : layers_at_peak(record.peak)) {
     layers.push_back({{"path", row.path}, {"by_tag", row.by_tag}, {"total", row.total_bytes}});
   }
   Json out;
-  out["run"] = Json::parse(to_json(report));
+  out["run"] = Json::parse(run_json);
   out["step"] = record.step;
   out["tags"] = names_of_tags();
   out["phases"] = names_of_phases();
@@ -96,12 +94,29 @@ Json memory_report_json(const StepRecord& record, const Report& report) {
   return out;
 }
 
-void write_memory_report(const std::string& path, const StepRecord& record, const Report& report) {
-  const Json data = memory_report_json(record, report);
+void write_report(const std::string& path, const Json& report) {
   const bool is_page = path.ends_with(".html");
-  write_file_atomically(path,
-                        is_page ? page_of_memory_report(data)
-                                : data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomically(
+      path, is_page ? page_of_memory_report(report)
+                    : report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+Json memory_report_json(const StepRecord& record, const Report& report) {
+  return report_of(record, to_json(report));
+}
+
+Json memory_report_json(const StepRecord& record, const FailedRun& run) {
+  return report_of(record, to_json(run));
+}
+
+void write_memory_report(const std::string& path, const StepRecord& record, const Report& report) {
+  write_report(path, memory_report_json(record, report));
+}
+
+void write_memory_report(const std::string& path, const StepRecord& record, const FailedRun& run) {
+  write_report(path, memory_report_json(record, run));
 }
 
 }  // namespace headroom

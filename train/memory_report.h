@@ -24,10 +24,14 @@ namespace headroom {
 //               "by_tag": [..], "parts": [{"tag", "path", "op", "bytes", "blocks"}..]}, largest
 //               first; parts and by_tag sum to "allocated"
 //   "layers"    [{"path", "by_tag": [..], "total"}..] at the peak, largest first; they sum to it
+// Of a failed run "run" has what that prints (report.h), and "peak" is the instant of the failure:
+// its op, path and phase are those of the request, its parts what was held.
 nlohmann::ordered_json memory_report_json(const StepRecord& record, const Report& report);
+nlohmann::ordered_json memory_report_json(const StepRecord& record, const FailedRun& run);
 
-// Writes the report where its flag says: a page for FILE.html, else JSON. Replaces the file whole
-// or not at all. Throws DataError if it cannot be written.
+// Writes such a report where its flag says: a page for FILE.html, else JSON. Replaces the file
+// whole or not at all. Throws DataError if it cannot be written.
 void write_memory_report(const std::string& path, const StepRecord& record, const Report& report);
+void write_memory_report(const std::string& path, const StepRecord& record, const FailedRun& run);
 
 }  // namespace headroom

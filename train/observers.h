@@ -17,6 +17,9 @@ class Observers : public TrainObserver {
   void on_step_begin(int64_t step) override {
     for (TrainObserver* observer : all_) observer->on_step_begin(step);
   }
+  void on_used_gradient(const UsedGradientInfo& info) override {
+    for (TrainObserver* observer : all_) observer->on_used_gradient(info);
+  }
   void on_gradients(const GradientInfo& info) override {
     for (TrainObserver* observer : all_) observer->on_gradients(info);
   }

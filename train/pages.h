@@ -22,8 +22,8 @@ std::string page_of_memory_report(const nlohmann::ordered_json& data);
 //                            "changes training", "gradient_difference", "loss",
 //                            "loss_difference", "batch_norm_difference"},
 //               "timeline": {"by_tag": {tag: [bytes..]}, "phase": [name..]}}..]
-// The first row is the one that others are compared with. Numbers, "fidelity" and "timeline" may be
-// null or missing where there are none.
+// The first row that is ok is the one that others are compared with. Numbers, "fidelity" and
+// "timeline" may be null or missing where there are none.
 std::string page_of_comparison(const nlohmann::ordered_json& data);
 
 }  // namespace headroom

@@ -68,6 +68,9 @@ int64_t parse_bytes(const std::string& flag, const std::string& text) {
   CHECK_ARG(is_size, flag,
             ": needs a size such as 512MiB, 1.5GiB or 800MB (KiB, MiB, GiB, TiB; KB, MB, GB, TB), ",
             "or a number of bytes, got '", text, "'");
+  // Parts of a KiB need not be whole bytes: 1.1GiB is rounded down.
+  CHECK_ARG(found->bytes > 1 || number == std::floor(number), flag,
+            ": is a fraction of a byte, got '", text, "'; with a unit it is a size, as in 1.5GiB");
   const auto bytes = static_cast<int64_t>(number * found->bytes);
   CHECK_ARG(bytes > 0 || number == 0, flag, ": is less than a byte, got '", text, "'");
   return bytes;

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <new>
 
 #include <nlohmann/json.hpp>
 
+#include "core/memory/allocation_failure.h"
 #include "train/display.h"
 #include "train/flags.h"
 
@@ -104,7 +106,72 @@ Json json_of(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+// What is known of a run at its start.
+Json begun_json(const TrainConfig& config, const RunInfo& info) {
+  Json out;
+  out["model"] = config.model;
+  out["data"] = info.data_name;
+  out["device"] = info.device_name;
+  out["device_description"] = info.device_description;
+  out["parameter_count"] = info.parameter_count;
+  out["batch"] = config.batch;
+  out["accum"] = config.accum;
+  return out;
+}
+
+void put_facts(const OutOfMemory::Facts& facts, Json& out) {
+  out["requested_bytes"] = facts.requested_bytes;
+  out["rounded_bytes"] = facts.rounded_bytes;
+  out["segment_bytes"] = facts.segment_bytes;
+  out["allocated_bytes"] = facts.allocated_bytes;
+  out["reserved_bytes"] = facts.reserved_bytes;
+  out["limit_bytes"] = facts.limit_bytes > 0 ? Json(facts.limit_bytes) : Json(nullptr);
+  out["device_free_bytes"] = facts.device_free_bytes;
+  out["device_total_bytes"] = facts.device_total_bytes;
+}
+
+void put_holders(const AllocationFailure& failure, Json& out) {
+  constexpr size_t kModules = 10;
+  out["device"] = name_of(failure.device());
+  out["op"] = failure.context().op;
+  out["path"] = path_name(failure.context().path);
+  out["phase"] = name_of(failure.context().phase);
+  BytesByTag parts{};
+  for (const LiveBlock& block : failure.live()) {
+    parts[static_cast<size_t>(block.tag)] += block.bytes;
+  }
+  out["parts"] = json_of(parts);
+  out["modules"] = Json::array();
+  for (const auto& [path, bytes] : largest_modules(failure.live(), kModules)) {
+    out["modules"].push_back({{"path", path}, {"bytes", bytes}});
+  }
+}
+
+Json error_json(const std::exception& error) {
+  const auto* out_of_memory = dynamic_cast<const OutOfMemory*>(&error);
+  Json out = {{"kind", "out of memory"},
+              {"message", out_of_memory ? error.what() : "the host is out of memory"}};
+  for (const char* key : {"device", "op", "path", "phase", "requested_bytes", "rounded_bytes",
+                          "segment_bytes", "allocated_bytes", "reserved_bytes", "limit_bytes",
+                          "device_free_bytes", "device_total_bytes", "parts", "modules"}) {
+    out[key] = nullptr;
+  }
+  if (out_of_memory) put_facts(out_of_memory->facts(), out);
+  const auto* failure = dynamic_cast<const AllocationFailure*>(&error);
+  if (failure) put_holders(*failure, out);
+  return out;
+}
+
+// A path may be anything but UTF-8.
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
+
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const OutOfMemory*>(&error) || dynamic_cast<const std::bad_alloc*>(&error);
+}
 
 std::string words_of(Tag tag) {
   std::string words = name_of(tag);
@@ -114,7 +181,8 @@ std::string words_of(Tag tag) {
 
 std::string to_table(const Report& report) {
   const RunResult& r = report.result;
-  std::string out = r.interrupted ? fmt::format("interrupted after step {}\n", r.steps)
+  const char* how = r.over_threshold ? "stopped above --memory-threshold" : "interrupted";
+  std::string out = r.interrupted ? fmt::format("{} after step {}\n", how, r.steps)
                                   : fmt::format("{} steps\n", r.steps);
   if (computes(report.info)) out += result_rows(r);
   out += row("device", device_text(report.info));
@@ -147,15 +215,8 @@ std::string to_json(const Report& report) {
   const RunInfo& info = report.info;
   const RunResult& r = report.result;
   const bool values = computes(info);
-  Json out;
-  out["model"] = report.config.model;
-  out["data"] = info.data_name;
-  out["device"] = info.device_name;
-  out["device_description"] = info.device_description;
-  out["cudnn_version"] = report.cudnn_version ? Json(*report.cudnn_version) : Json(nullptr);
-  out["parameter_count"] = info.parameter_count;
-  out["batch"] = report.config.batch;
-  out["accum"] = report.config.accum;
+  Json out = begun_json(report.config, info);
+  out["cudnn_version"] = json_of(report.cudnn_version);
   out["steps"] = r.steps;
   out["epochs"] = info.epochs;
   out["interrupted"] = r.interrupted;
@@ -178,8 +239,16 @@ std::string to_json(const Report& report) {
   out["out_of_memory_retries"] = r.out_of_memory_retries;
   out["workspace_fallbacks"] = r.workspace_fallbacks;
   out["config"] = config_to_json(report.config);
-  // A path may be anything but UTF-8.
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return dumped(out);
+}
+
+std::string to_json(const FailedRun& run) {
+  Json out = begun_json(run.config, run.info);
+  if (run.info.parameter_count == 0) out["data"] = out["parameter_count"] = nullptr;
+  out["steps"] = run.steps;
+  out["error"] = error_json(*run.error);
+  out["config"] = config_to_json(run.config);
+  return dumped(out);
 }
 
 }  // namespace headroom

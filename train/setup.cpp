@@ -85,9 +85,8 @@ void check_writable(const TrainConfig& config) {
   // Each file that a run writes or goes on from, by the flag that names it.
   std::vector<std::pair<std::string, std::string>> all = {{"--log", config.log}};
   for (const auto& [flag, path] : files) all.emplace_back(flag, path);
-  for (const auto& [flag, path] : {files[0], {"--resume", config.resume}}) {
-    if (!path.empty()) all.emplace_back(flag, state_path_of(path));
-  }
+  if (!config.save.empty()) all.emplace_back("--save", state_path_of(config.save));
+  if (!config.resume.empty()) all.emplace_back("--resume", state_path_to_read(config.resume));
   std::map<std::filesystem::path, std::string> taken;
   for (const auto& [flag, path] : all) {
     if (path.empty()) continue;
@@ -97,6 +96,9 @@ void check_writable(const TrainConfig& config) {
     const bool same_run = other->second == "--save" && flag == "--resume";
     CHECK_ARG(is_new || same_run, flag, " ", path, ": ", other->second, " writes the same file");
   }
+  const std::string& report = config.memory_report;
+  CHECK_ARG(report.empty() || report.ends_with(".html") || report.ends_with(".json"),
+            "--memory-report ", report, ": needs a name that ends in .html or .json");
 }
 
 DataSplit open_data_set(TrainConfig& config, RunInfo& info) {
@@ -131,6 +133,15 @@ void apply_settings(const TrainConfig& c, Device device) {
   allocator_of(device).set_expandable_segments(c.expandable_segments);
   allocator_of(device).set_memory_limit(c.memory_limit_bytes);
   manual_seed(c.seed);
+}
+
+void settle(TrainConfig& config, const RunInfo& info, Device device) {
+  config.device = name_of(device);
+  config.image_size = info.image_shape.height;
+  config.eval_batch = eval_batch_of(config);
+  config.lr = lr_of(config);
+  config.warmup = warmup_of(config);
+  config.threads = num_threads();
 }
 
 std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps) {

@@ -35,6 +35,9 @@ std::vector<float> make_rates(const TrainConfig& config, int64_t total_steps);
 // segments. Throws InvalidArgument where the device has no expandable ones.
 void apply_settings(const TrainConfig& config, Device device);
 
+// Makes the configuration say what runs.
+void settle(TrainConfig& config, const RunInfo& info, Device device);
+
 // How images reach the device. A training set is augmented; a test set is not.
 InputOptions input_options_of(const TrainConfig& config, Device device, bool training);
 

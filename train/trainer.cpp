@@ -2,7 +2,6 @@
 #include "train/trainer.h"
 
 #include "core/autograd/autograd.h"
-#include "core/base/parallel.h"
 #include "core/ops/ops.h"
 #include "core/tensor/generator.h"
 #include "nn/models/models.h"
@@ -60,17 +59,7 @@ struct Trainer::Impl {
     check_passes(config, info, device, sampler->options().window, state.sampler.position);
     const bool may_halve = halves() || config.on_threshold == OnThreshold::halve_batch;
     refuses_one = may_halve && !why_not_one_image(config, info, device).empty();
-    settle();
-  }
-
-  // Makes the configuration say what runs.
-  void settle() {
-    config.device = name_of(device);
-    config.image_size = info.image_shape.height;
-    config.eval_batch = eval_batch_of(config);
-    config.lr = lr_of(config);
-    config.warmup = warmup_of(config);
-    config.threads = num_threads();
+    settle(config, info, device);
   }
 
   void build() {
@@ -165,7 +154,11 @@ struct Trainer::Impl {
 
   // One micro-batch: its part of the gradient of the mean over the whole window.
   void forward_backward(const InputBatch& batch) {
-    if (config.step_in_backward && batch.plan.last_in_window) stepping.emplace(*optimizer);
+    if (config.step_in_backward && batch.plan.last_in_window) {
+      stepping.emplace(*optimizer, [this](const Tensor& parameter) {
+        observer->on_used_gradient({state.step + 1, model.get(), parameter});
+      });
+    }
     const Tensor loss = loss_of(batch);
     losses.add(loss.detach(), batch.count, batch.plan.in_window == 0);
     const double share = 1.0 / static_cast<double>(batch.plan.window_images);
@@ -391,6 +384,7 @@ const RunInfo& Trainer::info() const { return impl_->info; }
 const TrainConfig& Trainer::config() const { return impl_->config; }
 Device Trainer::device() const { return impl_->device; }
 Module& Trainer::model() { return *impl_->model; }
+int64_t Trainer::steps_done() const { return impl_->state.step; }
 RunResult Trainer::run(TrainObserver& observer, const std::function<bool()>& stop) {
   return impl_->run(
       observer, stop ? stop : [] { return false; });

@@ -114,6 +114,14 @@ struct GradientInfo {
   std::function<double()> read_scale;
 };
 
+// With TrainConfig::step_in_backward: one parameter's gradient, complete for the step, before the
+// optimizer uses and frees it. No loss scale goes with that.
+struct UsedGradientInfo {
+  int64_t step = 0;
+  Module* model = nullptr;
+  Tensor parameter;
+};
+
 // Called from the training thread. Exceptions pass through the trainer.
 class TrainObserver {
  public:
@@ -121,6 +129,7 @@ class TrainObserver {
   virtual void on_start(const RunInfo&) {}
   // Before anything of the step is allocated; again if the step is tried again.
   virtual void on_step_begin(int64_t /*step*/) {}
+  virtual void on_used_gradient(const UsedGradientInfo&) {}
   virtual void on_gradients(const GradientInfo&) {}
   virtual void on_step(const StepInfo&) {}
   virtual void on_evaluation_begin() {}
@@ -157,6 +166,7 @@ class Trainer {
   const TrainConfig& config() const;
   Device device() const;
   Module& model();
+  int64_t steps_done() const;  // optimizer steps, over all epochs and resumes
 
   // Trains to the end, or until `stop` returns true after a step; saves as configured. May be
   // called once.

@@ -19,16 +19,10 @@ using Out = std::back_insert_iterator<std::string>;
 
 std::string format_count(int64_t count) { return fmt::format("{}", count); }
 
-// "blocks.1.conv1 (392.00 MiB), ...": the modules that hold most, ties by name.
-std::string largest_modules(const std::vector<LiveBlock>& live) {
-  std::map<std::string, int64_t> by_path;
-  for (const LiveBlock& block : live) by_path[path_name(block.path)] += block.bytes;
-  std::vector<std::pair<std::string, int64_t>> order(by_path.begin(), by_path.end());
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  if (order.size() > kModulesInMessage) order.resize(kModulesInMessage);
+// "blocks.1.conv1 (392.00 MiB), ...": the modules that hold most.
+std::string modules_text(const std::vector<LiveBlock>& live) {
   std::string out;
-  for (const auto& [path, bytes] : order) {
+  for (const auto& [path, bytes] : largest_modules(live, kModulesInMessage)) {
     fmt::format_to(Out(out), "{}{} ({})", out.empty() ? "" : ", ",
                    path.empty() ? "outside any module" : path, format_bytes(bytes));
   }
@@ -76,7 +70,7 @@ std::string failure_message(Device device, MemorySide side, const OutOfMemory::F
   if (!other_users.empty()) out += ", " + other_users;
   if (!live.empty()) {
     fmt::format_to(Out(out), "; by tag: {}; largest modules: {}", tags_in_use(stats.current_by_tag),
-                   largest_modules(live));
+                   modules_text(live));
   }
   return out;
 }
@@ -122,6 +116,17 @@ constexpr SummaryRow kSummaryRows[] = {
 
 }  // namespace
 
+std::vector<ModuleBytes> largest_modules(const std::vector<LiveBlock>& live, size_t most) {
+  std::map<std::string, int64_t> by_path;
+  for (const LiveBlock& block : live) by_path[path_name(block.path)] += block.bytes;
+  std::vector<ModuleBytes> out;
+  for (const auto& [path, bytes] : by_path) out.push_back({path, bytes});
+  std::stable_sort(out.begin(), out.end(),
+                   [](const ModuleBytes& a, const ModuleBytes& b) { return a.bytes > b.bytes; });
+  if (out.size() > most) out.resize(most);
+  return out;
+}
+
 std::string format_bytes(int64_t bytes) {
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes > -1024 && bytes < 1024) return fmt::format("{} B", bytes);
@@ -164,7 +169,7 @@ std::string CachingAllocator::summary() const {
   return out;
 }
 
-OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool injected) {
+AllocationFailure CachingAllocator::Impl::out_of_memory(int64_t requested, bool injected) {
   ++stats.out_of_memory;
   const MemoryContext& context = memory_context();
   record({.kind = MemoryEvent::Kind::failure,
@@ -191,12 +196,18 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
 
   // Where a limit of our own refused, others are not to blame.
   const bool is_full = !injected && facts.segment_bytes <= effective_limit() - reserved();
-  std::string message =
-      failure_message(device, side, facts, stats, live_blocks(), expandable, injected,
-                      is_full ? runtime.describe_other_users() : std::string());
+  std::vector<LiveBlock> live = live_blocks();
+  std::string message = failure_message(device, side, facts, stats, live, expandable, injected,
+                                        is_full ? runtime.describe_other_users() : std::string());
   const int64_t largest = std::max(free_small.largest_bytes(), free_large.largest_bytes());
   fmt::format_to(Out(message), "; {} are free inside reserved segments (largest piece {})",
                  format_bytes(facts.reserved_bytes - facts.allocated_bytes), format_bytes(largest));
+  if (!injected && limit_bytes > 0 && limit_bytes < kSmallSegmentBytes) {
+    fmt::format_to(Out(message),
+                   "; a limit below {}, the smallest segment, holds nothing: a size without a unit "
+                   "is bytes",
+                   format_bytes(kSmallSegmentBytes));
+  }
   if (side == MemorySide::device && !injected && !expandable && runtime.page_granularity() > 0 &&
       is_fragmentation(facts)) {
     message +=
@@ -204,7 +215,7 @@ OutOfMemory CachingAllocator::Impl::out_of_memory(int64_t requested, bool inject
         "segments (train --expandable-segments, set_expandable_segments(true)) avoid most "
         "of such fragmentation";
   }
-  return {message, facts};
+  return {message, facts, device, context, std::move(live)};
 }
 
 }  // namespace headroom

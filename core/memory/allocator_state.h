@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/memory/allocation_failure.h"
 #include "core/memory/caching_allocator.h"
 #include "core/memory/free_list.h"
 
@@ -122,7 +123,7 @@ struct CachingAllocator::Impl {
   // --- failure report (allocator_report.cpp) ---
 
   // Counts and records the failure and makes the exception for it.
-  OutOfMemory out_of_memory(int64_t requested, bool injected);
+  AllocationFailure out_of_memory(int64_t requested, bool injected);
 
   const Device device;
   DeviceRuntime& runtime;

@@ -11,6 +11,9 @@
 namespace headroom {
 namespace {
 
+// Ampere: the native convolutions use its asynchronous copies and its bf16 and TF32 products.
+constexpr int kOldestMajor = 8;
+
 // Empty when all is well, otherwise why there is no usable GPU.
 std::string try_register() {
   int driver = 0;
@@ -29,10 +32,15 @@ std::string try_register() {
   int major = 0, minor = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+  if (major < kOldestMajor) {
+    return detail::concat("the GPU has compute capability ", major, ".", minor, ", needed is ",
+                          kOldestMajor, ".0 or later");
+  }
   const char* why = nullptr;
   if (!cuda::has_kernel_image(why)) {
     return detail::concat("the GPU has compute capability ", major, ".", minor,
-                          ", for which this build has no code (", why, ")");
+                          ", for which this build has no code (", why,
+                          "): build with -DCMAKE_CUDA_ARCHITECTURES=", major, minor);
   }
 
   cuda::create_context();

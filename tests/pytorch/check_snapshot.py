@@ -207,7 +207,9 @@ def check_with_torch(files, found):
 def main(arguments):
     with_torch = arguments[:1] == ["--torch"]
     names = arguments[with_torch:]
-    check(names, "usage:", __doc__)
+    if not names or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        sys.exit(0 if names else 2)
     files = [pickle.load(open(name, "rb")) for name in names]
     found = [check_snapshot(data) for data in files]
     for facts in found:

@@ -126,9 +126,24 @@ TEST(ProgressLine, GivesUpWhatMattersLeastFirst) {
             std::string::npos)
       << terminal_line(example(), 109);
   EXPECT_EQ(terminal_line(example(), 80),
-            "epoch 2/3  step 210/471  1234 images/s  loss 0.1235  peak 25.00 MiB  0:12 left");
+            "epoch 2/3  step 210/471  loss 0.1235  memory 12.00 MiB  peak 25.00 MiB");
+  EXPECT_EQ(terminal_line(example(), 90),
+            "epoch 2/3  step 210/471  loss 0.1235  memory 12.00 MiB  peak 25.00 MiB  0:12 left");
   EXPECT_EQ(terminal_line(example(), 66),
-            "epoch 2/3  step 210/471  loss 0.1235  peak 25.00 MiB  0:12 left");
+            "epoch 2/3  step 210/471  memory 12.00 MiB  peak 25.00 MiB");
+  EXPECT_EQ(terminal_line(example(), 50), "epoch 2/3  step 210/471  peak 25.00 MiB");
+}
+
+TEST(ProgressLine, HasCurrentAndPeakMemoryOnEightyColumnsOfALongRun) {
+  Progress p = example();
+  p.epoch = 123;
+  p.epochs = 200;
+  p.step = 48123;
+  p.total_steps = 78200;
+  p.allocated_bytes = int64_t{1001} << 20;
+  p.peak_bytes = int64_t{1002} << 20;
+  EXPECT_EQ(terminal_line(p, 80),
+            "epoch 123/200  step 48123/78200  memory 1001.00 MiB  peak 1002.00 MiB");
 }
 
 TEST(ProgressLine, NamesADeviceOnce) {

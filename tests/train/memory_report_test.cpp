@@ -53,6 +53,35 @@ TEST(MemoryReport, GoesThroughThePhasesInOrder) {
   EXPECT_EQ(runs, (std::vector<std::string>{"forward", "backward", "optimizer"}));
 }
 
+// What was held when the request failed, and not the peak of the step, nor what was left
+// afterwards.
+TEST(MemoryReport, OfARunOutOfMemoryShowsWhatWasHeldThen) {
+  const TemporaryFolder folder;
+  const std::string json = folder.path("report.json"), html = folder.path("report.html");
+  const std::string limited = tiny_run("--memory-limit 24MiB --threads 1 --json --memory-report ");
+  const ProcessResult result = train(limited + json);
+  ASSERT_EQ(result.exit_code, 3) << result.err;
+  const Json error = Json::parse(result.out)["error"], report = Json::parse(file_text(json));
+  EXPECT_EQ(report["run"]["error"], error);
+  const Json& held = report["peak"];
+  EXPECT_EQ(held["allocated"], error["allocated_bytes"]);
+  int64_t parts = 0, layers = 0;
+  for (const Json& part : held["parts"]) parts += part["bytes"].get<int64_t>();
+  for (const Json& layer : report["layers"]) layers += layer["total"].get<int64_t>();
+  EXPECT_EQ(parts, held["allocated"]);
+  EXPECT_EQ(layers, held["allocated"]);
+  for (const char* key : {"op", "path", "phase"}) EXPECT_EQ(held[key], error[key]) << key;
+  for (size_t tag = 0; tag < report["tags"].size(); ++tag) {
+    EXPECT_EQ(held["by_tag"][tag], error["parts"][report["tags"][tag].get<std::string>()]);
+  }
+  const Json& allocated = report["timeline"]["allocated"];
+  EXPECT_GT(allocated.size(), 20u) << "the way to it";
+  EXPECT_EQ(held["index"], allocated.size() - 1);
+  EXPECT_EQ(allocated.back(), held["allocated"]);
+  EXPECT_EQ(train(limited + html).exit_code, 3);
+  EXPECT_NE(file_text(html).find(error["op"].get<std::string>()), std::string::npos);
+}
+
 TEST(MemoryReport, ThatCannotBeWrittenEndsTheRunWithAnError) {
   const ProcessResult result = train(tiny_run("--memory-report /nowhere/report.json"));
   EXPECT_EQ(result.exit_code, 2) << "known before the run";

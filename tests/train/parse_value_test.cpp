@@ -71,6 +71,15 @@ TEST(ParseBytes, MindsNeitherCaseNorABlank) {
   EXPECT_EQ(parse_bytes("--s", "4 GiB"), int64_t{4} << 30);
 }
 
+TEST(ParseBytes, RefusesFractionsOfAByteAndRoundsLargerUnitsDown) {
+  for (const char* text : {"1.5", "0.5", "8.25B", "1e-3"}) {
+    EXPECT_THROW(parse_bytes("--s", text), InvalidArgument) << text;
+  }
+  EXPECT_EQ(parse_bytes("--s", "8"), 8);
+  EXPECT_EQ(parse_bytes("--s", "1e6"), 1000000);
+  EXPECT_EQ(parse_bytes("--s", "1.1GiB"), 1181116006);  // 1181116006.4
+}
+
 TEST(ParseBytes, RefusesOtherUnitsAndSizesThatNoDeviceHas) {
   for (const char* text : {"", "GiB", "-1", "-1GiB", "4G", "4giga", "4GiB x", "1e30", "1e30GiB",
                            "nan", "inf", "1..5GiB", "0x10", "5000000TiB"}) {

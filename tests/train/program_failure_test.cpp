@@ -65,6 +65,8 @@ TEST(ProgramFailure, WrongInputEndsWithTwoAndWritesNothing) {
       {"--save /nowhere/a.safetensors", "--save"},
       {"--save " + std::string(250, 'a'), "--save"},
       {"--trace " + std::string(255, 'a'), "--trace"},
+      {"--memory-report " + bad.path("r.txt"), "ends in .html or .json"},
+      {"--memory-limit 1.5", "fraction of a byte"},
       {"--log /nowhere/log.jsonl", "--log"},
   };
   for (const auto& [flags, part] : cases) {
@@ -86,9 +88,62 @@ TEST(ProgramFailure, CudaWithoutAGpuEndsWithTwo) {
 }
 
 TEST(ProgramFailure, OutOfMemoryEndsWithThree) {
-  const ProcessResult result = train(tiny_run("--memory-limit 4MiB --json"));
+  const ProcessResult result = train(tiny_run("--memory-limit 4MiB"));
   EXPECT_EQ(result.exit_code, 3);
   expect_one_error_line(result, "memory");
+}
+
+int64_t sum_of(const Json& bytes) {
+  int64_t sum = 0;
+  for (const Json& each : bytes) sum += each.get<int64_t>();
+  return sum;
+}
+
+// The only line on standard output, whatever the phase that failed.
+Json failure_of(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_EQ(result.out.find('\n'), result.out.size() - 1) << result.out;
+  return Json::parse(result.out, nullptr, false);
+}
+
+TEST(ProgramFailure, OutOfMemoryIsAnObjectForPrograms) {
+  const ProcessResult result = train(tiny_run("--memory-limit 24MiB --threads 1 --json"));
+  const Json out = failure_of(result);
+  EXPECT_EQ(out["model"], "lenet");
+  EXPECT_EQ(out["steps"], 1) << "the first has no momenta yet when its backward begins";
+  EXPECT_EQ(out["config"]["memory_limit"], int64_t{24} << 20);
+  const Json& error = out["error"];
+  EXPECT_EQ(error["kind"], "out of memory");
+  EXPECT_NE(result.err.find(error["message"].get<std::string>()), std::string::npos);
+  EXPECT_EQ(error["device"], "cpu");
+  EXPECT_NE(error["op"], "");
+  EXPECT_NE(error["path"], "");
+  EXPECT_NE(error["phase"], "none");
+  EXPECT_GT(error["requested_bytes"], 0);
+  EXPECT_GE(error["rounded_bytes"], error["requested_bytes"]);
+  EXPECT_GE(error["segment_bytes"], error["rounded_bytes"]);
+  EXPECT_EQ(error["limit_bytes"], int64_t{24} << 20);
+  EXPECT_GT(error["device_free_bytes"], 0);
+  EXPECT_LE(error["reserved_bytes"], error["limit_bytes"]);
+  EXPECT_EQ(sum_of(error["parts"]), error["allocated_bytes"]);
+  ASSERT_FALSE(error["modules"].empty());
+  EXPECT_GE(error["modules"][0]["bytes"], error["modules"].back()["bytes"]);
+}
+
+TEST(ProgramFailure, AModelThatDoesNotFitIsAnObjectAndAReportToo) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("report.json");
+  const Json out =
+      failure_of(train(tiny_run("--memory-limit 4MiB --json --memory-report " + file)));
+  EXPECT_EQ(out["device"], "cpu");
+  EXPECT_TRUE(out["parameter_count"].is_null());
+  EXPECT_EQ(sum_of(out["error"]["parts"]), out["error"]["allocated_bytes"]);
+  const Json report = Json::parse(file_text(file));
+  EXPECT_EQ(report["run"]["error"], out["error"]);
+  EXPECT_EQ(report["peak"]["allocated"], out["error"]["allocated_bytes"]);
+  EXPECT_EQ(
+      train(tiny_run("--memory-limit 8 --json")).err.find("holds nothing") == std::string::npos,
+      false);
 }
 
 TEST(ProgramFailure, AResumeWithAnotherModelNamesBoth) {

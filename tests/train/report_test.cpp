@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <new>
 #include <numeric>
+#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/memory/allocation_failure.h"
 #include "train/report_log.h"
 
 namespace headroom {
@@ -66,6 +69,36 @@ TEST(Report, TableNamesWhatWentOtherwise) {
                            "the loss is not finite"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
+}
+
+TEST(Report, TableTellsARunThatWasStoppedFromOneThatWasInterrupted) {
+  Report report = example();
+  report.result.interrupted = report.result.over_threshold = true;
+  const std::string table = to_table(report);
+  EXPECT_TRUE(table.starts_with("stopped above --memory-threshold after step 471\n")) << table;
+}
+
+// The host's own failure has no facts.
+TEST(Report, JsonOfAFailedRunHasAllKeysWhateverIsKnown) {
+  FailedRun run;
+  run.info.device_name = "cpu";
+  const std::bad_alloc host;
+  run.error = &host;
+  ASSERT_TRUE(is_out_of_memory(host));
+  EXPECT_FALSE(is_out_of_memory(std::runtime_error("other")));
+  const Json of_host = Json::parse(to_json(run))["error"];
+  EXPECT_EQ(of_host["message"], "the host is out of memory");
+  EXPECT_TRUE(of_host["op"].is_null());
+  const AllocationFailure failure("message", {.requested_bytes = 5, .allocated_bytes = 512},
+                                  Device::cpu(), {.op = "conv2d", .phase = Phase::forward},
+                                  {{.tag = Tag::input, .bytes = 512}});
+  run.error = &failure;
+  const Json of_device = Json::parse(to_json(run))["error"];
+  EXPECT_EQ(of_device.size(), of_host.size());
+  EXPECT_EQ(of_device["phase"], "forward");
+  EXPECT_EQ(of_device["parts"]["input"], 512);
+  EXPECT_EQ(of_device["modules"][0]["path"], "");
+  EXPECT_TRUE(of_device["limit_bytes"].is_null());
 }
 
 TEST(Report, JsonHasEveryKeyAndItsPartsSumToThePeak) {

@@ -118,6 +118,23 @@ TEST_F(TrainerResume, SavesAfterEveryEpochAndOnceWhenStopped) {
   EXPECT_EQ(at_the_end_of_an_epoch.saves, (std::vector<int64_t>{7})) << "twice the same state";
 }
 
+// The state file lies beside the weights, so people name it.
+TEST_F(TrainerResume, TakesTheNameOfTheStateFileItselfAsWell) {
+  TrainConfig config = small_config();
+  config.epochs = 1;
+  config.save = folder.file("run.safetensors");
+  Recorder nobody;
+  Trainer(config).run(nobody);
+  config.epochs = 2;
+  config.resume = folder.file("run.state.safetensors");
+  EXPECT_EQ(Trainer(config).info().first_step, 7) << "and may save over it";
+  // A checkpoint of such a name has a state file of its own.
+  config.resume.clear();
+  config.save = folder.file("run.state.safetensors");
+  Trainer(config).run(nobody);
+  EXPECT_EQ(load_checkpoint(config.save).trainer.step, 14);
+}
+
 TEST_F(TrainerResume, RefusesAStateOfAnotherRunOrOneThatIsDone) {
   TrainConfig config = small_config();
   config.save = folder.file("run.safetensors");

@@ -91,6 +91,16 @@ std::string state_path_of(const std::string& path) {
   return (has_suffix ? path.substr(0, path.size() - suffix.size()) : path) + ".state" + suffix;
 }
 
+std::string state_path_to_read(const std::string& path) {
+  const std::string state = state_path_of(path);
+  std::error_code error;
+  // A checkpoint may have such a name as well, and then has a state file of its own.
+  const bool is_state = path.ends_with(".state.safetensors") &&
+                        std::filesystem::exists(path, error) &&
+                        !std::filesystem::exists(state, error);
+  return is_state ? path : state;
+}
+
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   std::vector<NamedTensor> tensors;
   for (const NamedTensor& entry : checkpoint.model) {
@@ -109,7 +119,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
 }
 
 Checkpoint load_checkpoint(const std::string& path) {
-  const std::string file = state_path_of(path);
+  const std::string file = state_path_to_read(path);
   return checkpoint_from(read_safetensors(file), file);
 }
 

@@ -26,15 +26,19 @@ struct Checkpoint {
 // Where the state of the checkpoint at `path` lies: "run.safetensors" has "run.state.safetensors".
 std::string state_path_of(const std::string& path);
 
+// The state file that a resume from `path` reads: that of the checkpoint, or `path` itself where it
+// names a state file.
+std::string state_path_to_read(const std::string& path);
+
 // Writes both files, each atomically: to a temporary name in the same folder, flushed to disk,
 // renamed. A save that is killed or fails leaves the previous files whole. The state file is
 // complete in itself, so a resume never mixes two saves. Throws DataError naming the file and the
 // system's reason (disk full, no such folder, ...), with nothing left under a temporary name.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
-// Reads the state file of `path` into tensors on the CPU. Throws InvalidArgument naming the file
-// and what is wrong: missing, not safetensors, truncated, a header that asks for more than the file
-// holds.
+// Reads the state file of `path`, or that which `path` names, into tensors on the CPU. Throws
+// InvalidArgument naming the file and what is wrong: missing, not safetensors, truncated, a header
+// that asks for more than the file holds.
 Checkpoint load_checkpoint(const std::string& path);
 
 // What a state file holds that was read already; `file` is for messages. Throws InvalidArgument

@@ -33,16 +33,14 @@ RowRequest request_for(const Configuration& row, const CompareLine& line, Device
   return request;
 }
 
-// Beside the first row.
 void compare(const RowMeasurement& first, ComparedRow& row) {
   RowMeasurement& measured = row.measured;
-  if (measured.status != RowStatus::ok || first.status != RowStatus::ok) return;
+  if (measured.status != RowStatus::ok) return;
   row.saved =
       1 - static_cast<double>(measured.peak.allocated) / static_cast<double>(first.peak.allocated);
   if (!measured.facts || !first.facts) return;
   row.fidelity = fidelity_of(*measured.facts, *first.facts);
-  if (row.fidelity->label != FidelityLabel::changes_training) return;
-  const std::string why = what_differs(*measured.facts, *first.facts);
+  const std::string& why = row.fidelity->reason;
   measured.message += (measured.message.empty() || why.empty() ? "" : "; ") + why;
 }
 
@@ -161,7 +159,7 @@ Comparison run_comparison(const CompareLine& line, Device device, CompareObserve
     } else {
       const std::optional<RowMeasurement> measured = run_row_process(
           request_for(row.configuration, line, device,
-                      !out.rows.empty() && out.rows.front().measured.facts),
+                      reference_of(out.rows) && reference_of(out.rows)->measured.facts),
           reference, [&](const RowProgress& progress) { observer.on_row_progress(progress); },
           stop);
       out.interrupted = !measured;
@@ -169,11 +167,20 @@ Comparison run_comparison(const CompareLine& line, Device device, CompareObserve
       row.measured = *measured;
     }
     out.rows.push_back(std::move(row));
-    compare(out.rows.front().measured, out.rows.back());
+    if (const ComparedRow* first = reference_of(out.rows)) {
+      compare(first->measured, out.rows.back());
+    }
     observer.on_row_end(out.rows.back());
     out.interrupted = stop();
   }
   return out;
+}
+
+const ComparedRow* reference_of(const std::vector<ComparedRow>& rows) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const ComparedRow& row) {
+    return row.measured.status == RowStatus::ok;
+  });
+  return found == rows.end() ? nullptr : &*found;
 }
 
 Json comparison_json(const Comparison& comparison) {

@@ -17,8 +17,8 @@ namespace headroom {
 struct ComparedRow {
   Configuration configuration;
   RowMeasurement measured;
-  std::optional<double> saved;       // 1 - peak / peak of the first row; where both rows are ok
-  std::optional<Fidelity> fidelity;  // against the first row; where both rows are ok and compute
+  std::optional<double> saved;       // 1 - peak / peak of the reference; where the row is ok
+  std::optional<Fidelity> fidelity;  // against the reference; where the row is ok and computes
 };
 
 struct Comparison {
@@ -29,6 +29,9 @@ struct Comparison {
   std::vector<ComparedRow> rows;
   bool interrupted = false;  // rows after the last one here were not run
 };
+
+// The row that the others are compared with: the first that ran to its end. nullptr: none did.
+const ComparedRow* reference_of(const std::vector<ComparedRow>& rows);
 
 // Who is told how far it is.
 class CompareObserver {
@@ -58,7 +61,7 @@ Comparison run_comparison(const CompareLine& line, Device device, CompareObserve
 //     "first_step_peak", "evaluation_peak"
 //     "host_peak"           of saved tensors in host memory; in no other number
 //     "step_ms", "images_per_s"
-//     "saved"               1 - peak / first row's peak
+//     "saved"               1 - peak / peak of the first row that is ok
 //     "fidelity" {"label", "gradient_difference", "loss", "loss_difference",
 //                 "batch_norm_difference"} or null
 //     "timeline" {"by_tag" {tag: [bytes..]}, "phase" [name..]} of the recorded step}..]

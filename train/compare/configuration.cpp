@@ -127,7 +127,7 @@ Configuration make_row(const std::string& name, const CompareLine& line) {
   for (const std::string& item : row.items) {
     const std::string key = key_of(item);
     CHECK_ARG(!key.empty() && item[0] != '-', "needs flags of train without their dashes, got '",
-              item, "'");
+              item, "'; a flag of all rows stands before the --");
     CHECK_ARG(key != kBase, "'base' stands alone: it is the row without changes");
     CHECK_ARG(keys.insert(key).second, "'", key, "' is given twice");
     CHECK_ARG(
@@ -213,8 +213,8 @@ one table: what each saves, what it costs, and whether it changes the training.
                        base      no change
                        accum=N   the same images per step in N smaller passes
                        batch=N   another number of images per pass
-                     The first row is what the others are compared with. Without
-                     a list: every remedy that this program has
+                     The first row that runs to its end is what the others are
+                     compared with. Without a list: every remedy of this program
   --json FILE        the rows with their parts and the memory over one step
   --csv FILE         the rows for a spreadsheet
   --html FILE        a page with charts; files are replaced whole or not at all
@@ -230,11 +230,11 @@ Examples
 
 Columns
   peak      allocated, the most in any step after the first
-  saved     of the first row's peak
+  saved     of the peak of the first row that ran to its end
   reserved  held from the device at most
   eval      allocated, the most in evaluation
   device    what the driver gave the process: context and libraries included
-  gradient  largest relative difference from the first row's after one step
+  gradient  largest relative difference from that row's after one step
   fidelity  bit-identical, rounding, or changes training
 
 Exit codes

@@ -15,8 +15,25 @@ constexpr const char* kDefining[] = {"model",        "classifier", "data",      
                                      "momentum",     "nesterov",   "schedule",  "warmup",
                                      "weight_decay", "clip_norm",  "seed",      "label_smoothing"};
 
-bool is_within(const std::optional<double>& difference, double bound) {
-  return difference && *difference <= bound;
+// Why a difference is more than rounding; empty if it is not.
+std::string why_beyond(const char* what, const std::optional<double>& difference, double bound) {
+  if (!difference) return fmt::format("{} cannot be compared: other shapes, or not finite", what);
+  if (*difference <= bound) return {};
+  return fmt::format("{} differ by {:.1e}, rounding explains {:.1e}", what, *difference, bound);
+}
+
+// The first measure that rounding does not explain.
+std::string first_beyond(const Fidelity& measured, const TrainingFacts& row,
+                         const TrainingFacts& first) {
+  const double u = std::max(row.unit_roundoff, first.unit_roundoff);
+  const int64_t depth = first.depth;
+  std::string why = why_beyond("gradients", measured.gradient_difference, gradient_bound(u, depth));
+  if (why.empty()) why = why_beyond("losses", measured.loss_difference, loss_bound(u, depth));
+  if (why.empty() && first.has_batch_norm) {
+    why = why_beyond("running statistics", measured.batch_norm_difference,
+                     batch_norm_bound(u, depth));
+  }
+  return why;
 }
 
 std::optional<double> relative_difference(double a, double b) {
@@ -81,14 +98,9 @@ Fidelity fidelity_of(const TrainingFacts& row, const TrainingFacts& first) {
     out.label = FidelityLabel::bit_identical;
     return out;
   }
-  if (!what_differs(row, first).empty()) return out;
-  const double u = std::max(row.unit_roundoff, first.unit_roundoff);
-  const int64_t depth = first.depth;
-  if (is_within(out.gradient_difference, gradient_bound(u, depth)) &&
-      is_within(out.loss_difference, loss_bound(u, depth)) &&
-      (!first.has_batch_norm || is_within(out.batch_norm_difference, batch_norm_bound(u, depth)))) {
-    out.label = FidelityLabel::rounding;
-  }
+  out.reason = what_differs(row, first);
+  if (out.reason.empty()) out.reason = first_beyond(out, row, first);
+  if (out.reason.empty()) out.label = FidelityLabel::rounding;
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "core/memory/caching_allocator.h"
 #include "train/checkpoint/safetensors.h"
@@ -80,8 +81,17 @@ bool have_same_bits(const std::vector<NamedValues>& a, const std::vector<NamedVa
 
 }  // namespace
 
-FirstStep first_step_of(const GradientInfo& info) {
+NamedValues used_gradient(const UsedGradientInfo& info) {
+  for (const NamedTensor& entry : info.model->named_parameters()) {
+    if (entry.tensor.leaf() != info.parameter.leaf()) continue;
+    return named_values(entry.name, info.parameter.grad());
+  }
+  throw InvalidArgument("first step: a gradient of no parameter of the model");
+}
+
+FirstStep first_step_of(const GradientInfo& info, std::vector<NamedValues> used) {
   FirstStep out;
+  out.gradients = std::move(used);
   const auto scale = static_cast<float>(info.read_scale());
   for (const NamedTensor& entry : info.model->named_parameters()) {
     const Tensor gradient = entry.tensor.grad();

@@ -22,8 +22,10 @@ struct FirstStep {
   std::vector<NamedValues> buffers;
 };
 
-// Copies to the host, and allocates nothing on the device: the step's peak stays what it is. Waits.
-FirstStep first_step_of(const GradientInfo& info);
+// These copy to the host, and allocate nothing on the device: the step's peak stays what it is.
+// They wait. `used` are the gradients that the optimizer had before all were there.
+NamedValues used_gradient(const UsedGradientInfo& info);
+FirstStep first_step_of(const GradientInfo& info, std::vector<NamedValues> used = {});
 
 // Hash of the bits of all parameters and buffers.
 std::string fingerprint_of(const Module& model);

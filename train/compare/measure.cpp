@@ -7,6 +7,7 @@
 #include <chrono>
 #include <new>
 #include <numeric>
+#include <utility>
 
 #include "train/command_line.h"
 #include "train/compare/first_step.h"
@@ -49,8 +50,13 @@ class RowObserver : public TrainObserver {
     if (step <= last_recorded_) recorder_.on_step_begin(step);
   }
 
+  void on_used_gradient(const UsedGradientInfo& info) override {
+    if (info.step == 1 && !device_.is_meta()) used_gradients_.push_back(used_gradient(info));
+  }
+
   void on_gradients(const GradientInfo& info) override {
-    if (info.step == 1 && !device_.is_meta()) first_step_ = first_step_of(info);
+    if (info.step != 1 || device_.is_meta()) return;
+    first_step_ = first_step_of(info, std::move(used_gradients_));
   }
 
   void on_step(const StepInfo& step) override {
@@ -132,6 +138,7 @@ class RowObserver : public TrainObserver {
   StepRecorder recorder_;
   std::function<void(const RowProgress&)> on_progress_;
   RowProgress progress_;
+  std::vector<NamedValues> used_gradients_;
   std::optional<FirstStep> first_step_;
   std::string note_;
   double loss_ = 0;

@@ -42,26 +42,26 @@ std::string difference_cell(const std::optional<double>& difference) {
   return *difference == 0 ? "0" : fmt::format("{:.1e}", *difference);
 }
 
-std::string last_cell(const ComparedRow& row, bool is_first) {
+std::string last_cell(const ComparedRow& row, bool is_reference) {
   if (row.measured.status != RowStatus::ok) return name_of(row.measured.status);
-  if (is_first) return "what the others are compared with";
+  if (is_reference) return "what the others are compared with";
   return row.fidelity ? name_of(row.fidelity->label) : kUnknown;
 }
 
-Cells cells_of(const ComparedRow& row, bool is_first) {
+Cells cells_of(const ComparedRow& row, bool is_reference) {
   const RowMeasurement& m = row.measured;
   // What ran out of memory had more in mind.
   const bool is_lower_bound = m.status == RowStatus::out_of_memory && m.peak.allocated > 0;
-  return {row.configuration.name,
-          (is_lower_bound ? "> " : "") + bytes_cell(m.peak.allocated),
-          row.saved ? fmt::format("{:.1f} %", 100 * *row.saved) : kUnknown,
-          bytes_cell(m.peak.reserved),
-          bytes_cell(m.evaluation_peak),
-          m.device_bytes ? format_bytes(*m.device_bytes) : kUnknown,
-          m.step_ms ? fmt::format("{:.2f}", *m.step_ms) : kUnknown,
-          m.images_per_s ? format_rate(*m.images_per_s) : kUnknown,
-          is_first || !row.fidelity ? kUnknown : difference_cell(row.fidelity->gradient_difference),
-          last_cell(row, is_first)};
+  return {
+      row.configuration.name,
+      (is_lower_bound ? "> " : "") + bytes_cell(m.peak.allocated),
+      row.saved ? fmt::format("{:.1f} %", 100 * *row.saved) : kUnknown,
+      bytes_cell(m.peak.reserved),
+      m.device_bytes ? format_bytes(*m.device_bytes) : kUnknown,
+      m.step_ms ? fmt::format("{:.2f}", *m.step_ms) : kUnknown,
+      m.images_per_s ? format_rate(*m.images_per_s) : kUnknown,
+      is_reference || !row.fidelity ? kUnknown : difference_cell(row.fidelity->gradient_difference),
+      last_cell(row, is_reference)};
 }
 
 bool is_known(const ComparedRow& row, size_t tag) { return row.measured.peak.parts[tag] > 0; }
@@ -107,9 +107,9 @@ std::string comparison_table(const Comparison& comparison) {
   std::vector<Cells> table = {{"configuration", "peak", "saved", "reserved", "eval", "device",
                                "ms/step", "images/s", "gradient", "fidelity"}};
   std::string remarks;
-  for (size_t i = 0; i < comparison.rows.size(); ++i) {
-    const ComparedRow& row = comparison.rows[i];
-    table.push_back(cells_of(row, i == 0));
+  const ComparedRow* reference = reference_of(comparison.rows);
+  for (const ComparedRow& row : comparison.rows) {
+    table.push_back(cells_of(row, &row == reference));
     if (const int64_t bytes = row.measured.peak.host_allocated; bytes > 0) {
       remarks += fmt::format("\n{}: {} wait on the host at most", row.configuration.name,
                              format_bytes(bytes));

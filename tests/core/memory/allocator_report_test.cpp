@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "core/memory/allocation_failure.h"
 #include "core/memory/caching_allocator.h"
 #include "tests/core/memory/counting_runtime.h"
 
@@ -66,6 +67,41 @@ TEST_F(AllocatorReport, SaysWhatWasAskedForByWhomAndWhatHoldsTheMemory) {
             "limit 150.00 MiB, device has 902.00 MiB free of 1.00 GiB; by tag: parameter 102.00 "
             "MiB, workspace 2.00 MiB; largest modules: fc (102.00 MiB), blocks.0 (2.00 MiB); "
             "18.00 MiB are free inside reserved segments (largest piece 18.00 MiB)");
+}
+
+TEST_F(AllocatorReport, TellsAProgramWhoAskedAndWhoHeldWhat) {
+  const PathScope path("fc");
+  {
+    const TagScope tag(Tag::parameter);
+    allocator.allocate(102 * kMiB);
+    allocator.allocate(3 * kMiB);
+  }
+  const OpScope op("linear");
+  const PhaseScope phase(Phase::backward);
+  try {
+    allocator.allocate(2 * kGiB);
+    FAIL() << "was served";
+  } catch (const AllocationFailure& failure) {
+    EXPECT_EQ(failure.device(), Device::cuda());
+    EXPECT_STREQ(failure.context().op, "linear");
+    EXPECT_EQ(path_name(failure.context().path), "fc");
+    EXPECT_EQ(failure.context().phase, Phase::backward);
+    const MemoryPeak held = failure.held();
+    EXPECT_EQ(held.allocated_bytes, 105 * kMiB);
+    EXPECT_EQ(held.allocated_bytes, failure.facts().allocated_bytes);
+    ASSERT_EQ(held.parts.size(), 1u);
+    EXPECT_EQ(held.parts[0].tag, Tag::parameter);
+    EXPECT_EQ(held.parts[0].blocks, 2);
+  }
+}
+
+TEST_F(AllocatorReport, SaysThatALimitBelowTheSmallestSegmentHoldsNothing) {
+  allocator.set_memory_limit(8);
+  EXPECT_NE(failure(512).find("limit 8 B, "), std::string::npos);
+  EXPECT_NE(failure(512).find("; a limit below 2.00 MiB, the smallest segment, holds nothing"),
+            std::string::npos);
+  allocator.set_memory_limit(2 * kMiB);
+  EXPECT_EQ(failure(3 * kMiB).find("holds nothing"), std::string::npos);
 }
 
 TEST_F(AllocatorReport, IsWholeWithoutContextLimitOrLiveBlocks) {

@@ -91,6 +91,29 @@ TEST(Fidelity, EachDifferenceBeyondTheBoundChangesTheTraining) {
             FidelityLabel::rounding);
 }
 
+TEST(Fidelity, AChangedTrainingSaysWhichMeasureTellsIt) {
+  const auto reason_of = [](const std::function<void(TrainingFacts&)>& change) {
+    TrainingFacts row = some_facts();
+    row.fingerprint = "b";
+    change(row);
+    return fidelity_of(row, some_facts()).reason;
+  };
+  EXPECT_EQ(reason_of([](TrainingFacts&) {}), "");
+  EXPECT_EQ(reason_of([](TrainingFacts& row) { row.gradient_difference = 0.5; }),
+            "gradients differ by 5.0e-01, rounding explains 4.1e-03");
+  EXPECT_EQ(reason_of([](TrainingFacts& row) { row.gradient_difference.reset(); }),
+            "gradients cannot be compared: other shapes, or not finite");
+  EXPECT_EQ(reason_of([](TrainingFacts& row) { row.loss *= 2; }),
+            "losses differ by 1.0e+00, rounding explains 4.1e-03");
+  EXPECT_EQ(reason_of([](TrainingFacts& row) { row.batch_norm_difference = 1; }),
+            "running statistics differ by 1.0e+00, rounding explains 2.7e-06");
+  EXPECT_EQ(reason_of([](TrainingFacts& row) {
+              row.config["lr"] = 2;
+              row.gradient_difference = 0.5;
+            }),
+            "lr");
+}
+
 TEST(Fidelity, AnotherTrainingIsOneWhateverItsFirstNumbersSay) {
   const TrainingFacts usual = some_facts();
   for (const auto& [key, value] : usual.config.items()) {

@@ -124,6 +124,28 @@ TEST(MemoryCompare, BatchNormTellsAccumulationFromTheLargeBatch) {
   EXPECT_GT(accumulated.at("fidelity").at("batch_norm_difference").get<double>(), 1e-3);
 }
 
+// A step in backward frees each gradient before all are there, and is compared all the same.
+TEST(MemoryCompare, AStepInBackwardIsJudgedByTheGradientsThatItUsed) {
+  for (const char* optimizer : {"sgd", "adam"}) {
+    SCOPED_TRACE(optimizer);
+    const Json out = compare_json(tiny_comparison(
+        std::string("--optimizer ") + optimizer +
+        " -- base step-in-backward checkpoint+step-in-backward accum=4 accum=4+step-in-backward "
+        "clip-norm=0.001"));
+    for (const char* name : {"step-in-backward", "checkpoint+step-in-backward"}) {
+      EXPECT_EQ(label_of(out, name), "bit-identical");
+      EXPECT_EQ(row_of(out, name).at("fidelity").at("gradient_difference"), 0.0);
+      EXPECT_EQ(row_of(out, name).at("message"), "");
+    }
+    EXPECT_EQ(label_of(out, "accum=4+step-in-backward"), label_of(out, "accum=4"));
+    EXPECT_EQ(row_of(out, "accum=4+step-in-backward").at("fidelity"),
+              row_of(out, "accum=4").at("fidelity"))
+        << "the same gradients, used at another time";
+    EXPECT_GT(row_of(out, "accum=4").at("fidelity").at("gradient_difference").get<double>(), 0.0);
+    EXPECT_EQ(row_of(out, "clip-norm=0.001").at("message"), "clip_norm");
+  }
+}
+
 TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
   const TemporaryFolder folder;
   const std::string csv = folder.path("rows.csv");
@@ -147,7 +169,7 @@ TEST(MemoryCompare, RunningOutOfMemoryIsARowAndTheRestGoesOn) {
   EXPECT_NE(file_text(csv).find("\r\nmemory-limit=1MiB,"), std::string::npos);
 }
 
-TEST(MemoryCompare, AFailedRowHasItsMessageAndAFirstRowThatFailedIsComparedWithNothing) {
+TEST(MemoryCompare, AFailedRowHasItsMessageAndTheFirstThatEndsIsWhatOthersAreComparedWith) {
   const TemporaryFolder folder;
   const std::string file = folder.path("compare.json");
   const ProcessResult result = compare(tiny_comparison(
@@ -158,9 +180,12 @@ TEST(MemoryCompare, AFailedRowHasItsMessageAndAFirstRowThatFailedIsComparedWithN
       << result.out;
   const Json out = Json::parse(file_text(file));
   EXPECT_EQ(row_of(out, "data=random:1x2x2:10:64").at("status"), "failed");
+  EXPECT_TRUE(row_of(out, "memory-limit=1MiB").at("saved").is_null());
   EXPECT_EQ(row_of(out, "base").at("status"), "ok");
-  EXPECT_EQ(label_of(out, "checkpoint"), "none");
-  EXPECT_TRUE(row_of(out, "checkpoint").at("saved").is_null());
+  EXPECT_EQ(row_of(out, "base").at("saved"), 0.0);
+  EXPECT_EQ(label_of(out, "checkpoint"), "bit-identical");
+  EXPECT_GT(row_of(out, "checkpoint").at("saved").get<double>(), 0.01);
+  EXPECT_NE(result.out.find("what the others are compared with"), std::string::npos) << result.out;
 }
 
 TEST(MemoryCompare, CtrlCKeepsTheRowsThatWereDone) {
@@ -186,8 +211,9 @@ TEST(MemoryCompare, RefusesWrongInputInOneLineBeforeAnythingRuns) {
   const TemporaryFolder folder;
   const std::string file = folder.path("compare.json");
   for (const std::string& arguments :
-       {std::string("-- base chekpoint"), std::string("-- base accum=3"),
-        std::string("--html /nowhere/page.html -- base"), std::string("--device cuda:7 -- base"),
+       {std::string("-- base chekpoint"), std::string("-- base --checkpoint"),
+        std::string("-- base accum=3"), std::string("--html /nowhere/page.html -- base"),
+        std::string("--device cuda:7 -- base"),
         std::string("--device cpu --data /nowhere -- base")}) {
     const ProcessResult result = compare("--json " + file + " --batch 16 " + arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
