@@ -1,6 +1,6 @@
 # Headroom's training program. For the CPU:
 #   docker build -t headroom .
-# With the CUDA backend, its toolkit fetched as `./dev --with-cuda-wheels` does:
+# With the CUDA backend, its toolkit fetched as `./dev train --with-cuda-wheels` does:
 #   docker build -t headroom-cuda --build-arg CUDA_WHEELS=1 .
 #   docker run --rm --gpus all headroom-cuda --model resnet18 --data random:3x32x32:10 --steps 20
 FROM debian:12

@@ -29,6 +29,7 @@ const std::vector<Example>& examples() {
       {"no_grad_evaluation", "forward under NoGrad"},
       {"in_place", "was written in place since"},
       {"memory_limit", "went on with batch"},
+      {"memory_summary", "the tags sum to the peak"},
       {"predict_peak", "prediction and run are equal to the byte"},
       {"custom_op", "gradient check: largest error"},
       {"launch_blocking", "as told on"},
