@@ -45,7 +45,8 @@ struct Fidelity {
   double loss = 0;
   std::optional<double> loss_difference;  // |a - b| / |b|; nothing if not finite
   std::optional<double> batch_norm_difference;
-  std::string reason;  // with changes_training: what_differs, or which measure is beyond its bound
+  // With changes_training: what_differs, or which measure is beyond its bound.
+  std::string reason = {};
 };
 
 double gradient_bound(double unit_roundoff, int64_t depth);

@@ -42,6 +42,8 @@ class RowObserver : public TrainObserver {
   void on_start(const RunInfo& info) override {
     progress_.steps = info.total_steps;
     last_recorded_ = std::max<int64_t>(2, info.total_steps / 2);
+    steps_per_epoch_ = info.steps_per_epoch;
+    train_images_ = info.train_images;
     recorder_.on_start(info);
     on_progress_(progress_);
   }
@@ -65,26 +67,22 @@ class RowObserver : public TrainObserver {
       read_driver();
     }
     const bool is_last = step.step == progress_.steps;
-    if (step.step == last_recorded_ || is_last) mark_time(step);
-    if (is_last && !device_.is_meta()) loss_ = step.read_loss();
     step_images_ = std::max(step_images_, step.images);
+    keep_time(step, is_last);
+    if (is_last && !device_.is_meta()) loss_ = step.read_loss();
     peak_so_far_ = step.peak_bytes;
     progress_.step = step.step;
     on_progress_(progress_);
   }
 
   void on_evaluation_begin() override {
-    evaluation_began_ = Clock::now();
     progress_.evaluating = true;
     on_progress_(progress_);
     progress_.evaluating = false;
   }
 
   // The allocator keeps its segments, so what the driver shows now is the most.
-  void on_epoch(const EpochInfo& epoch) override {
-    if (epoch.evaluated) evaluating_ += Clock::now() - evaluation_began_;
-    read_driver();
-  }
+  void on_epoch(const EpochInfo&) override { read_driver(); }
 
   void on_out_of_memory(const OutOfMemoryInfo& what) override {
     note_ = fmt::format("ran out of memory and halved its batch, at last to {} x {}", what.batch,
@@ -103,11 +101,11 @@ class RowObserver : public TrainObserver {
     if (device_.is_meta()) return;
     row.step_ms = result.step_ms;
     row.images_per_s = result.images_per_s;
-    if (untimed_.step == 0 || timed_.step == untimed_.step) return;
+    if (timed_steps_ == 0) return;
     constexpr double kMsPerSecond = 1e3;
-    const double seconds = std::chrono::duration<double>(timed_.when - untimed_.when).count();
-    row.step_ms = seconds * kMsPerSecond / static_cast<double>(timed_.step - untimed_.step);
-    row.images_per_s = static_cast<double>(timed_.images - untimed_.images) / seconds;
+    const double seconds = std::chrono::duration<double>(timed_for_).count();
+    row.step_ms = seconds * kMsPerSecond / static_cast<double>(timed_steps_);
+    row.images_per_s = static_cast<double>(timed_steps_ * step_images_) / seconds;
   }
 
   // Of this process, if it is known what was free before it.
@@ -123,15 +121,27 @@ class RowObserver : public TrainObserver {
   }
 
  private:
-  struct Mark {
-    int64_t step = 0, images = 0;
-    Clock::time_point when;  // of a clock that stands still during evaluation
-  };
+  // An epoch's last window may be short of images: another shape, for which plans are made and,
+  // with a timed search, tried out.
+  bool is_short(int64_t step) const {
+    return step % steps_per_epoch_ == 0 && train_images_ < steps_per_epoch_ * step_images_;
+  }
 
-  void mark_time(const StepInfo& step) {
-    runtime_of(device_).synchronize();
-    timed_ = {step.step, step.images_seen, Clock::now() - evaluating_};
-    if (step.step == last_recorded_) untimed_ = timed_;
+  // The clock runs from the end of one step to the end of a later one of the same epoch, over whole
+  // windows alone.
+  void keep_time(const StepInfo& step, bool is_last) {
+    const bool ends = is_last || step.step % steps_per_epoch_ == 0 || is_short(step.step + 1);
+    if (running_) {
+      ++timed_steps_;
+      if (!ends) return;
+      runtime_of(device_).synchronize();
+      timed_for_ += Clock::now() - began_;
+      running_ = false;
+    } else if (step.step >= last_recorded_ && !ends) {
+      runtime_of(device_).synchronize();
+      began_ = Clock::now();
+      running_ = true;
+    }
   }
 
   Device device_;
@@ -143,9 +153,10 @@ class RowObserver : public TrainObserver {
   std::string note_;
   double loss_ = 0;
   int64_t last_recorded_ = 0, step_images_ = 0, peak_so_far_ = 0, least_free_ = -1;
-  Mark untimed_, timed_;
-  Clock::time_point evaluation_began_;
-  Clock::duration evaluating_{};
+  int64_t steps_per_epoch_ = 1, train_images_ = 0, timed_steps_ = 0;
+  bool running_ = false;
+  Clock::time_point began_;
+  Clock::duration timed_for_{};
 };
 
 // After the run: nothing that happens here is measured.

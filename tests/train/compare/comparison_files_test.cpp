@@ -38,7 +38,7 @@ Comparison example() {
   amp.saved = 0.25;
   amp.measured.step_ms = 12.345;
   amp.measured.images_per_s = 5184;
-  amp.fidelity = Fidelity{FidelityLabel::rounding, 0.0123, 2.5, 0.001, std::nullopt, {}};
+  amp.fidelity = Fidelity{FidelityLabel::rounding, 0.0123, 2.5, 0.001, std::nullopt};
   amp.measured.timeline = {{BytesByTag{}}, {"forward"}};
   out.rows.push_back(row("batch=512", RowStatus::out_of_memory, 7 * kMiB));
   out.rows.back().measured.message = "asked for 1, \"too much\"";

@@ -21,6 +21,16 @@ std::string label_of(const Json& comparison, const std::string& name) {
   return fidelity.is_null() ? "none" : fidelity.at("label").get<std::string>();
 }
 
+// An epoch of 20 images ends with a window of 4, which is another shape.
+TEST(MemoryCompare, TimesWholeWindowsAlone) {
+  const Json all = compare_json(
+      "--device cpu --data random:1x28x28:10:20 --batch 8 --steps 12 --threads 1 -- base accum=2");
+  for (const Json& row : all.at("rows")) {
+    const double ms = row.at("step_ms"), rate = row.at("images_per_s");
+    EXPECT_NEAR(rate * ms / 1000, 8, 1e-6) << row.at("name");
+  }
+}
+
 // Every remedy on lenet: what its label says, and what becomes of the peak.
 TEST(MemoryCompare, TheDefaultListRunsOnLenetAndKeepsItsPromises) {
   const Json all = compare_json(tiny_comparison(""));
