@@ -30,10 +30,8 @@ constexpr int64_t kConvertedBytes = int64_t{32} << 20;
 bool stands_for_cuda(const Tensor& x) { return x.device().stands_for == DeviceType::cuda; }
 
 // Runs one convolution kernel with the largest workspace of the ladder that memory allows: the
-// settings' limit, an eighth of it, then none, which on CUDA means the native kernels (a limit of
-// none does not: cuDNN has plans without a workspace, many times faster than native kernels that
-// cannot split their sums). CPU kernels have one size only. False if only native kernels are left
-// and these do not take x's format.
+// settings' limit, an eighth of it, then none, which on CUDA means the native kernels. CPU kernels
+// have one size only. False if only native kernels are left and these do not take x's format.
 template <class Run>
 bool with_workspace(ConvDirection direction, const View& x, const View& w, const View& y,
                     Conv2dParams params, const Run& run) {
@@ -42,7 +40,7 @@ bool with_workspace(ConvDirection direction, const View& x, const View& w, const
   for (const int64_t step : {limit, limit / 8, int64_t{0}}) {
     if (step == 0 && x.device.stands_for == DeviceType::cuda) {
       if (x.format == MemoryFormat::contiguous) return false;
-      if (limit > 0) params.algorithm = ConvAlgorithm::native;
+      params.algorithm = ConvAlgorithm::native;
     }
     const int64_t bytes = conv2d_workspace_bytes(x.device, direction, x, w, y, params, step);
     if (bytes == tried) continue;
