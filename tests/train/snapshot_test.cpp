@@ -134,6 +134,12 @@ TEST(Snapshot, OfTheProgramIsWrittenAtItsEnd) {
   EXPECT_TRUE(found["device_free_at_oom"].empty());
 }
 
+TEST(Snapshot, TheCheckerSaysHowItIsUsed) {
+  const std::string script = std::string(HEADROOM_SOURCE_DIR) + "/tests/pytorch/check_snapshot.py";
+  EXPECT_NE(run_python({script, "--help"}).find("check_snapshot.py --torch FILE.."),
+            std::string::npos);
+}
+
 TEST(Snapshot, ToAPlaceThatIsNotThereIsRefusedBeforeTheRun) {
   for (const char* flag : {"--snapshot", "--trace", "--memory-report"}) {
     const ProcessResult result = train(tiny_run(std::string(flag) + " /nowhere/file"));

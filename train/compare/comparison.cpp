@@ -79,6 +79,7 @@ Json fidelity_json(const std::optional<Fidelity>& fidelity) {
           {"gradient_difference", json_of(fidelity->gradient_difference)},
           {"loss", fidelity->loss},
           {"loss_difference", json_of(fidelity->loss_difference)},
+          {"early_loss_difference", json_of(fidelity->early_loss_difference)},
           {"batch_norm_difference", json_of(fidelity->batch_norm_difference)}};
 }
 

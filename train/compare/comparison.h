@@ -63,7 +63,7 @@ Comparison run_comparison(const CompareLine& line, Device device, CompareObserve
 //     "step_ms", "images_per_s"
 //     "saved"               1 - peak / peak of the first row that is ok
 //     "fidelity" {"label", "gradient_difference", "loss", "loss_difference",
-//                 "batch_norm_difference"} or null
+//                 "early_loss_difference", "batch_norm_difference"} or null
 //     "timeline" {"by_tag" {tag: [bytes..]}, "phase" [name..]} of the recorded step}..]
 // Bytes everywhere; null for what was not measured or is not finite.
 nlohmann::ordered_json comparison_json(const Comparison& comparison);

@@ -28,7 +28,8 @@ std::string first_beyond(const Fidelity& measured, const TrainingFacts& row,
   const double u = std::max(row.unit_roundoff, first.unit_roundoff);
   const int64_t depth = first.depth;
   std::string why = why_beyond("gradients", measured.gradient_difference, gradient_bound(u, depth));
-  if (why.empty()) why = why_beyond("losses", measured.loss_difference, loss_bound(u, depth));
+  if (why.empty())
+    why = why_beyond("early losses", measured.early_loss_difference, loss_bound(u, depth));
   if (why.empty() && first.has_batch_norm) {
     why = why_beyond("running statistics", measured.batch_norm_difference,
                      batch_norm_bound(u, depth));
@@ -94,6 +95,7 @@ Fidelity fidelity_of(const TrainingFacts& row, const TrainingFacts& first) {
   out.batch_norm_difference = row.batch_norm_difference;
   out.loss = row.loss;
   out.loss_difference = relative_difference(row.loss, first.loss);
+  out.early_loss_difference = relative_difference(row.early_loss, first.early_loss);
   if (row.first_step_identical && row.fingerprint == first.fingerprint && row.loss == first.loss) {
     out.label = FidelityLabel::bit_identical;
     return out;

@@ -69,7 +69,10 @@ class RowObserver : public TrainObserver {
     const bool is_last = step.step == progress_.steps;
     step_images_ = std::max(step_images_, step.images);
     keep_time(step, is_last);
-    if (is_last && !device_.is_meta()) loss_ = step.read_loss();
+    if (!device_.is_meta()) {
+      if (is_last) loss_ = step.read_loss();
+      if (step.step <= kEarlyStep) early_loss_ = step.read_loss();
+    }
     peak_so_far_ = step.peak_bytes;
     progress_.step = step.step;
     on_progress_(progress_);
@@ -92,6 +95,7 @@ class RowObserver : public TrainObserver {
   const std::optional<FirstStep>& first_step() const { return first_step_; }
   const std::optional<StepRecord>& record() const { return recorder_.record(); }
   double loss() const { return loss_; }
+  double early_loss() const { return early_loss_; }
   int64_t step_images() const { return step_images_; }
   int64_t peak_so_far() const { return peak_so_far_; }
   const std::string& note() const { return note_; }
@@ -151,7 +155,7 @@ class RowObserver : public TrainObserver {
   std::vector<NamedValues> used_gradients_;
   std::optional<FirstStep> first_step_;
   std::string note_;
-  double loss_ = 0;
+  double loss_ = 0, early_loss_ = 0;
   int64_t last_recorded_ = 0, step_images_ = 0, peak_so_far_ = 0, least_free_ = -1;
   int64_t steps_per_epoch_ = 1, train_images_ = 0, timed_steps_ = 0;
   bool running_ = false;
@@ -178,6 +182,7 @@ TrainingFacts facts_of(Trainer& trainer, const RunResult& result, const RowObser
   }
   out.has_batch_norm = !step.buffers.empty();
   out.loss = observer.loss();
+  out.early_loss = observer.early_loss();
   out.fingerprint = fingerprint_of(trainer.model());
   out.skipped_steps = result.skipped_steps;
   out.step_images = observer.step_images();

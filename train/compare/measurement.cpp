@@ -29,6 +29,7 @@ Json json_of(const TrainingFacts& facts) {
           {"batch_norm_difference", json_of(facts.batch_norm_difference)},
           {"has_batch_norm", facts.has_batch_norm},
           {"loss", facts.loss},
+          {"early_loss", facts.early_loss},
           {"fingerprint", facts.fingerprint},
           {"skipped_steps", facts.skipped_steps},
           {"step_images", facts.step_images},
@@ -45,6 +46,7 @@ TrainingFacts facts_of(const Json& json) {
   out.batch_norm_difference = optional_of<double>(json.at("batch_norm_difference"));
   out.has_batch_norm = json.at("has_batch_norm");
   out.loss = number_of(json.at("loss"));
+  out.early_loss = number_of(json.at("early_loss"));
   out.fingerprint = json.at("fingerprint");
   out.skipped_steps = json.at("skipped_steps");
   out.step_images = json.at("step_images");

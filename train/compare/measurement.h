@@ -27,6 +27,10 @@ struct RowProgress {
   bool evaluating = false;
 };
 
+// Losses are judged where momentum has had its say and what two runs round differently has not been
+// magnified by many updates yet.
+constexpr int64_t kEarlyStep = 3;
+
 // What tells one training from another.
 struct TrainingFacts {
   bool first_step_identical = false;  // gradients and running statistics have the reference's bits
@@ -35,6 +39,7 @@ struct TrainingFacts {
   std::optional<double> gradient_difference, batch_norm_difference;
   bool has_batch_norm = false;
   double loss = 0;          // of the last step
+  double early_loss = 0;    // of step kEarlyStep, or the last of fewer
   std::string fingerprint;  // of weights and running statistics at the end
   int64_t skipped_steps = 0;
   int64_t step_images = 0, micro_batch = 0;

@@ -57,6 +57,7 @@ Cells cells_of(const ComparedRow& row, bool is_reference) {
       (is_lower_bound ? "> " : "") + bytes_cell(m.peak.allocated),
       row.saved ? fmt::format("{:.1f} %", 100 * *row.saved) : kUnknown,
       bytes_cell(m.peak.reserved),
+      bytes_cell(m.evaluation_peak),
       m.device_bytes ? format_bytes(*m.device_bytes) : kUnknown,
       m.step_ms ? fmt::format("{:.2f}", *m.step_ms) : kUnknown,
       m.images_per_s ? format_rate(*m.images_per_s) : kUnknown,

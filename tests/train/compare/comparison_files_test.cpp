@@ -37,8 +37,9 @@ Comparison example() {
   amp.configuration.flags = {"--amp", "--checkpoint"};
   amp.saved = 0.25;
   amp.measured.step_ms = 12.345;
+  amp.measured.evaluation_peak = 9 * kMiB;
   amp.measured.images_per_s = 5184;
-  amp.fidelity = Fidelity{FidelityLabel::rounding, 0.0123, 2.5, 0.001, std::nullopt};
+  amp.fidelity = Fidelity{FidelityLabel::rounding, 0.0123, 2.5, 0.001, std::nullopt, 0.001};
   amp.measured.timeline = {{BytesByTag{}}, {"forward"}};
   out.rows.push_back(row("batch=512", RowStatus::out_of_memory, 7 * kMiB));
   out.rows.back().measured.message = "asked for 1, \"too much\"";
@@ -57,7 +58,7 @@ TEST(ComparisonTable, HasARowPerConfigurationAndItsPartsBelow) {
   const std::string table = comparison_table(example());
   const std::string amp = line_of(table, "amp");
   for (const char* cell :
-       {"6.00 MiB", "25.0 %", "12.00 MiB", "12.35", "5184", "1.2e-02", "rounding"}) {
+       {"6.00 MiB", "25.0 %", "12.00 MiB", "9.00 MiB", "12.35", "5184", "1.2e-02", "rounding"}) {
     EXPECT_NE(amp.find(cell), std::string::npos) << cell << "\n" << table;
   }
   EXPECT_NE(line_of(table, "base").find("what the others are compared with"), std::string::npos);
