@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/memory/allocation_failure.h"
+#include "train/autocast_account.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
 #include "train/conv_report.h"
@@ -35,6 +36,8 @@ struct Recorders {
   std::unique_ptr<StepRecorder> steps;
   std::unique_ptr<TraceRecorder> trace;
   std::unique_ptr<ConvRecorder> convolutions;
+  std::optional<AutocastAccount> autocast_account;
+  std::unique_ptr<AutocastRecorder> autocast;
 
   explicit Recorders(const Trainer& trainer) {
     const TrainConfig& config = trainer.config();
@@ -47,12 +50,16 @@ struct Recorders {
     if (!config.conv_report.empty()) {
       convolutions = std::make_unique<ConvRecorder>(trainer.device());
     }
+    if (config.amp) {
+      autocast = std::make_unique<AutocastRecorder>(*config.amp, autocast_account.emplace());
+    }
   }
 
   void add_to(Observers& observers) {
     if (steps) observers.add(*steps);
     if (trace) observers.add(*trace);  // after the other, as its header says
     if (convolutions) observers.add(*convolutions);
+    if (autocast) observers.add(*autocast);
   }
 
   void write(const Report& report) const {
@@ -112,8 +119,12 @@ int train(Trainer& trainer, LedgerWriter& ledger, RunLog* log) {
     }
     throw;
   }
-  const Report report{config, trainer.info(), result, cudnn_version_of(config, trainer.device()),
-                      outside_memory(trainer.device())};
+  const Report report{config,
+                      trainer.info(),
+                      result,
+                      cudnn_version_of(config, trainer.device()),
+                      outside_memory(trainer.device()),
+                      recorders.autocast_account};
   if (config.json) {
     std::fputs(to_table(report).c_str(), stderr);
     print_result(to_json(report) + "\n");

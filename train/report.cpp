@@ -198,6 +198,9 @@ std::string to_table(const Report& report) {
                                                format_bytes(r.peak.host_allocated),
                                                format_bytes(r.peak.host_reserved)));
   }
+  if (report.autocast) {
+    for (const auto& [name, text] : autocast_lines(*report.autocast)) out += row(name, text);
+  }
   if (r.out_of_memory_retries > 0) {
     out += row("out of memory", fmt::format("halved {} times, to --batch {} --accum {}, evaluation "
                                             "--eval-batch {}",
@@ -234,6 +237,7 @@ std::string to_json(const Report& report) {
   out["context_and_libraries_at_most_bytes"] = json_of(report.outside.at_most_bytes);
   out["first_step"] = json_of(r.first_step);
   out["evaluation"] = json_of(r.evaluation);
+  out["autocast"] = report.autocast ? autocast_json(*report.autocast) : Json(nullptr);
   out["skipped_steps"] = r.skipped_steps;
   out["loss_scale"] = r.loss_scale > 0 ? Json(r.loss_scale) : Json(nullptr);
   out["out_of_memory_retries"] = r.out_of_memory_retries;

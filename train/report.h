@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "train/autocast_account.h"
 #include "train/memory_guard.h"
 #include "train/trainer.h"
 
@@ -14,8 +15,9 @@ struct Report {
   TrainConfig config;  // as settled
   RunInfo info;
   RunResult result;
-  std::optional<std::string> cudnn_version;  // "9.19.0" where cuDNN computed
-  OutsideMemory outside = {};                // at the end of the run
+  std::optional<std::string> cudnn_version;      // "9.19.0" where cuDNN computed
+  OutsideMemory outside = {};                    // at the end of the run
+  std::optional<AutocastAccount> autocast = {};  // with --amp
 };
 
 // A run that ended because memory ran out.

@@ -1,7 +1,10 @@
 // Autocast state and its cache of weight casts.
 #include "core/autograd/autocast.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
+#include <utility>
 
 #include "core/autograd/node.h"
 #include "core/ops/contract.h"
@@ -18,6 +21,17 @@ struct CachedCast {
 
 thread_local AutocastState state;
 thread_local int region_depth = 0;
+thread_local AutocastListener* listener = nullptr;
+
+constexpr std::string_view kCast = "cast";
+constexpr std::string_view kHalfOps[] = {"conv2d", "linear", "matmul"};
+// mse_loss is made of others, its mean among them.
+constexpr std::string_view kF32Ops[] = {"exp",         "log",           "pow_scalar", "softmax",
+                                        "log_softmax", "cross_entropy", "sum",        "mean"};
+
+void tell(AutocastCast how, const Tensor& made) {
+  if (listener) listener->on_cast(how, made.nbytes());
+}
 
 std::unordered_map<const LeafNode*, CachedCast>& cast_cache() {
   thread_local std::unordered_map<const LeafNode*, CachedCast> cache;
@@ -50,6 +64,7 @@ Tensor half_of_leaf(const Tensor& x, DType dtype) {
   Tensor half = x.half_copy();
   std::shared_ptr<Recipe> recipe;
   if (half.defined() && half.dtype() == dtype) {
+    tell(AutocastCast::kept_weight, half);
     if (!x.half_copy_is_current()) {
       slots::copy(x, half);
       half.storage()->bump_version();
@@ -63,6 +78,7 @@ Tensor half_of_leaf(const Tensor& x, DType dtype) {
       const OpScope op("cast");
       cached = {};
       cached = {detail::converted(x.detach(), dtype), x.storage(), x.storage()->version()};
+      tell(AutocastCast::made_weight, cached.half);
     }
     half = cached.half;
     recipe = std::make_shared<CastOfLeaf>(x, dtype);
@@ -93,6 +109,28 @@ Autocast::~Autocast() {
 
 AutocastState autocast_state() { return state; }
 
+AutocastRule autocast_rule(std::string_view op) {
+  const auto has = [op](const auto& list) {
+    return std::find(std::begin(list), std::end(list), op) != std::end(list);
+  };
+  if (has(kHalfOps)) return AutocastRule::half;
+  return has(kF32Ops) ? AutocastRule::f32 : AutocastRule::as_it_comes;
+}
+
+AutocastListener* set_autocast_listener(AutocastListener* next) {
+  return std::exchange(listener, next);
+}
+
+namespace detail {
+
+void note_autocast_op(const char* op, const Tensor& out) {
+  if (listener && is_floating(out.dtype()) && op != kCast) {
+    listener->on_op(op, out.dtype(), state.enabled);
+  }
+}
+
+}  // namespace detail
+
 namespace autocast {
 
 Tensor to_half(const Tensor& x) {
@@ -103,12 +141,16 @@ Tensor to_half(const Tensor& x) {
   if (x.is_leaf() && x.impl()->leaf && x.dtype() == DType::f32) {
     return half_of_leaf(x, state.dtype);
   }
-  return cast(x, state.dtype);
+  Tensor half = cast(x, state.dtype);
+  tell(AutocastCast::to_half, half);
+  return half;
 }
 
 Tensor to_float(const Tensor& x) {
   if (!state.enabled || !x.defined() || !is_half(x.dtype())) return x;
-  return cast(x, DType::f32);
+  Tensor wide = cast(x, DType::f32);
+  tell(AutocastCast::to_float, wide);
+  return wide;
 }
 
 }  // namespace autocast

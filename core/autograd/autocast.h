@@ -8,6 +8,9 @@
 // does, so that a loss that is a mean can be scaled.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
 #include "core/tensor/tensor.h"
 
 namespace headroom {
@@ -31,6 +34,36 @@ struct AutocastState {
   DType dtype = DType::f16;
 };
 AutocastState autocast_state();
+
+// Which of the lists above an op is on, by its name.
+enum class AutocastRule : uint8_t { half, f32, as_it_comes };
+AutocastRule autocast_rule(std::string_view op);
+
+// How an input came to the dtype that its op wants.
+enum class AutocastCast : uint8_t {
+  kept_weight,  // a leaf whose half copy an optimizer keeps
+  made_weight,  // a leaf, cast in this region; later uses in the region are not told
+  to_half,      // any other tensor
+  to_float,
+};
+
+// Told what autocast does, by the thread that does it. While nobody listens, an op
+// costs the test of one pointer.
+class AutocastListener {
+ public:
+  virtual ~AutocastListener() = default;
+  // An op, inside a region or not, that made a floating output of that dtype; casts are told below.
+  virtual void on_op(const char* op, DType output, bool inside) = 0;
+  // bytes: of the tensor in its new dtype.
+  virtual void on_cast(AutocastCast how, int64_t bytes) = 0;
+};
+// The calling thread's listener; nullptr: none. Returns the one before.
+AutocastListener* set_autocast_listener(AutocastListener* listener);
+
+namespace detail {
+// For the engine: an op made `out`.
+void note_autocast_op(const char* op, const Tensor& out);
+}  // namespace detail
 
 namespace autocast {
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "core/autograd/autocast.h"
 #include "core/autograd/checkpoint.h"
 #include "core/autograd/offload.h"
 #include "core/ops/contract.h"
@@ -224,6 +225,7 @@ std::vector<Edge> edges_of(const std::vector<Tensor>& inputs) {
 }
 
 Tensor finish(const std::shared_ptr<Node>& node, Tensor out) {
+  note_autocast_op(node->name(), out);
   // Integers (a cast to labels) carry no gradient.
   if (node->wants_any() && is_floating(out.dtype())) {
     node->set_output(out);
