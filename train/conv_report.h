@@ -65,6 +65,7 @@ class ConvRecorder : public TrainObserver, public ConvCallListener {
 };
 
 // Columns of text, or an object:
+//   run         the object of train's --json
 //   steps       recorded, the first included
 //   rows        path, direction, x, w, y (shapes), dtype, engine, workspace_bytes (given),
 //               used_bytes (of them; null where it is not told), searched_plans, search_ms and

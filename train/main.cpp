@@ -10,7 +10,6 @@
 #include "core/base/error.h"
 #include "core/memory/allocation_failure.h"
 #include "train/autocast_account.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/command_line.h"
 #include "train/conv_report.h"
 #include "train/display.h"

@@ -11,7 +11,6 @@
 #include "core/base/error.h"
 #include "kernels/register.h"
 #include "train/checkpoint/atomic_file.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/compare/comparison.h"
 #include "train/compare/process.h"
 #include "train/compare/progress.h"

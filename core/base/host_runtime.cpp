@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kSegmentAlignment = 512;
 
-// Both runtimes finish every call before they return, so events are time stamps.
+// These runtimes finish every call before they return, so events are time stamps.
 class SynchronousRuntime : public DeviceRuntime {
  public:
   void* host_acquire(int64_t bytes) override {

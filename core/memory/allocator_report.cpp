@@ -75,14 +75,17 @@ std::string failure_message(Device device, MemorySide side, const OutOfMemory::F
   return out;
 }
 
-// Whether the request failed although what limit and device allow is not all allocated, and the
-// rest would do.
+// Whether the request failed although what limit and device allow, less what is allocated, would do
+// for it, also if both are rounded up to pages of the pool.
 bool is_fragmentation(const OutOfMemory::Facts& facts) {
   const int64_t device_bytes = facts.reserved_bytes + facts.device_free_bytes;
   const int64_t allowed_bytes =
       facts.limit_bytes > 0 ? std::min(facts.limit_bytes, device_bytes) : device_bytes;
+  const int64_t page =
+      facts.rounded_bytes <= kSmallLimitBytes ? kSmallSegmentBytes : kLargeSegmentBytes;
   return facts.reserved_bytes > facts.allocated_bytes &&
-         facts.rounded_bytes <= allowed_bytes - facts.allocated_bytes;
+         round_up(facts.rounded_bytes, page) <=
+             allowed_bytes - round_up(facts.allocated_bytes, page);
 }
 
 void add_rule(std::string& out, char mark) {

@@ -1,6 +1,6 @@
 // The convolution slots on CUDA: cuDNN where params.algorithm says library and it has a plan that
 // fits the workspace, else the native kernels. Those read channels_last alone, so nchw goes to
-// cuDNN whatever params say; it has slow plans that need no workspace.
+// cuDNN whatever params say. (The op converts to channels_last where no workspace may be had.)
 #include "core/ops/contract.h"
 #include "core/ops/conv_calls.h"
 #include "kernels/cuda/conv_native.h"

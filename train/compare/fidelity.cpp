@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace headroom {
 namespace {
@@ -14,6 +15,9 @@ constexpr const char* kDefining[] = {"model",        "classifier", "data",      
                                      "augment",      "drop_last",  "optimizer", "lr",
                                      "momentum",     "nesterov",   "schedule",  "warmup",
                                      "weight_decay", "clip_norm",  "seed",      "label_smoothing"};
+
+// From here on gradients tell nothing, see the header.
+constexpr double kMostGradientBound = 1;
 
 // Why a difference is more than rounding; empty if it is not.
 std::string why_beyond(const char* what, const std::optional<double>& difference, double bound) {
@@ -27,9 +31,13 @@ std::string first_beyond(const Fidelity& measured, const TrainingFacts& row,
                          const TrainingFacts& first) {
   const double u = std::max(row.unit_roundoff, first.unit_roundoff);
   const int64_t depth = first.depth;
-  std::string why = why_beyond("gradients", measured.gradient_difference, gradient_bound(u, depth));
-  if (why.empty())
+  const double allowed = gradient_bound(u, depth);
+  std::string why =
+      why_beyond("gradients", measured.gradient_difference,
+                 allowed < kMostGradientBound ? allowed : std::numeric_limits<double>::infinity());
+  if (why.empty()) {
     why = why_beyond("early losses", measured.early_loss_difference, loss_bound(u, depth));
+  }
   if (why.empty() && first.has_batch_norm) {
     why = why_beyond("running statistics", measured.batch_norm_difference,
                      batch_norm_bound(u, depth));
@@ -59,9 +67,9 @@ const char* name_of(FidelityLabel label) {
 }
 
 double gradient_bound(double unit_roundoff, int64_t depth) {
-  constexpr double kFactor = 6, kDepthPower = 0.75, kMost = 1;
-  return std::min(kMost, kFactor * std::sqrt(unit_roundoff) *
-                             std::pow(static_cast<double>(depth), kDepthPower));
+  constexpr double kFactor = 6, kDepthPower = 0.75;
+  return std::min(kMostGradientBound, kFactor * std::sqrt(unit_roundoff) *
+                                          std::pow(static_cast<double>(depth), kDepthPower));
 }
 
 double batch_norm_bound(double unit_roundoff, int64_t depth) {

@@ -92,6 +92,11 @@ class RowObserver : public TrainObserver {
                         what.accum);
   }
 
+  void on_threshold(const ThresholdInfo& what) override {
+    note_ = fmt::format("went above its --memory-threshold, at last in step {}: {}", what.step,
+                        name_of(what.action));
+  }
+
   const std::optional<FirstStep>& first_step() const { return first_step_; }
   const std::optional<StepRecord>& record() const { return recorder_.record(); }
   double loss() const { return loss_; }

@@ -83,6 +83,12 @@ TEST(Fidelity, EachDifferenceBeyondTheBoundChangesTheTraining) {
             FidelityLabel::changes_training);
   EXPECT_EQ(label_of([](TrainingFacts& row) { row.early_loss = NAN; }),
             FidelityLabel::changes_training);
+  // In a deep network in half precision gradients tell nothing.
+  EXPECT_EQ(label_of([&](TrainingFacts& row) {
+              row.gradient_difference = 1.98;
+              row.unit_roundoff = 0x1p-5;
+            }),
+            FidelityLabel::rounding);
   // Many steps magnify any difference.
   EXPECT_EQ(label_of([](TrainingFacts& row) { row.loss *= 2; }), FidelityLabel::rounding);
   EXPECT_EQ(label_of([](TrainingFacts& row) { row.gradient_difference.reset(); }),
