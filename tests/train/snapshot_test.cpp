@@ -134,6 +134,22 @@ TEST(Snapshot, OfTheProgramIsWrittenAtItsEnd) {
   EXPECT_TRUE(found["device_free_at_oom"].empty());
 }
 
+// PyTorch's own viewer code, where PyTorch is installed; segments of both kinds.
+TEST(Snapshot, IsReadByPyTorchWithTheSameTotals) {
+  if (!has_python() || python_process({"-c", "import torch"}).exit_code != 0) {
+    GTEST_SKIP() << "no PyTorch on this machine";
+  }
+  const TemporaryFolder folder;
+  const std::string script = std::string(HEADROOM_SOURCE_DIR) + "/tests/pytorch/check_snapshot.py";
+  std::vector<std::string> command = {script, "--torch"};
+  for (const char* flags : {"", "--expandable-segments"}) {
+    const std::string file = folder.path("run" + std::string(flags) + ".pickle");
+    EXPECT_EQ(train(tiny_run(std::string(flags) + " --snapshot " + file)).exit_code, 0);
+    command.push_back(file);
+  }
+  EXPECT_NE(run_python(command).find("finds the same totals"), std::string::npos);
+}
+
 TEST(Snapshot, TheCheckerSaysHowItIsUsed) {
   const std::string script = std::string(HEADROOM_SOURCE_DIR) + "/tests/pytorch/check_snapshot.py";
   EXPECT_NE(run_python({script, "--help"}).find("check_snapshot.py --torch FILE.."),
