@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "kernels/register.h"
 #include "train/checkpoint/atomic_file.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/compare/comparison.h"
 #include "train/compare/process.h"
 #include "train/compare/progress.h"
@@ -68,10 +69,12 @@ int run(const std::vector<std::string>& arguments) {
       print_result(version_text());
       return kDone;
     }
-    for (const auto& [flag, path] :
-         {std::pair{"--json", line.json}, {"--csv", line.csv}, {"--html", line.html}}) {
+    const std::vector<std::pair<std::string, std::string>> files = {
+        {"--json", line.json}, {"--csv", line.csv}, {"--html", line.html}};
+    for (const auto& [flag, path] : files) {
       if (!path.empty()) check_writable(flag, path);
     }
+    check_distinct(files);
     open_devices(kProgram, line.config);
     device = device_of(line.config);
     leave_out_meaningless(line.rows, device);

@@ -2,7 +2,6 @@
 #include "train/setup.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -87,15 +86,7 @@ void check_writable(const TrainConfig& config) {
   for (const auto& [flag, path] : files) all.emplace_back(flag, path);
   if (!config.save.empty()) all.emplace_back("--save", state_path_of(config.save));
   if (!config.resume.empty()) all.emplace_back("--resume", state_path_to_read(config.resume));
-  std::map<std::filesystem::path, std::string> taken;
-  for (const auto& [flag, path] : all) {
-    if (path.empty()) continue;
-    std::error_code error;
-    const auto [other, is_new] =
-        taken.try_emplace(std::filesystem::weakly_canonical(path, error), flag);
-    const bool same_run = other->second == "--save" && flag == "--resume";
-    CHECK_ARG(is_new || same_run, flag, " ", path, ": ", other->second, " writes the same file");
-  }
+  check_distinct(all);
   const std::string& report = config.memory_report;
   CHECK_ARG(report.empty() || report.ends_with(".html") || report.ends_with(".json"),
             "--memory-report ", report, ": needs a name that ends in .html or .json");

@@ -48,6 +48,8 @@ TEST(OutputFiles, MayNotBeTheSameAndReplaceNoPipe) {
   for (const std::string& flags :
        {"--log " + x + " --save " + x, "--log " + x + ".state.safetensors --save " + x,
         "--memory-report " + x + " --log " + folder.path("./x"),
+        // Names that are not there yet, below the current folder.
+        std::string("--save same_file --conv-report ./same_file"),
         "--save " + folder.path("y") + " --resume " + x + " --log " + x + ".state.safetensors"}) {
     const ProcessResult result = train(tiny_run(flags));
     EXPECT_EQ(result.exit_code, 2) << flags;

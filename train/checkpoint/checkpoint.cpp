@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "train/checkpoint/atomic_file.h"
 #include "train/checkpoint/safetensors.h"
@@ -143,6 +144,20 @@ Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& fi
     }
   }
   return out;
+}
+
+void check_distinct(const std::vector<std::pair<std::string, std::string>>& files) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> taken;
+  for (const auto& [flag, path] : files) {
+    if (path.empty()) continue;
+    // Made absolute first: what begins with a name that is not there yet would stay relative.
+    std::error_code error;
+    const fs::path file = fs::weakly_canonical(fs::absolute(path, error), error);
+    const auto [other, is_new] = taken.try_emplace(file, flag);
+    const bool same_run = other->second == "--save" && flag == "--resume";
+    CHECK_ARG(is_new || same_run, flag, " ", path, ": ", other->second, " writes the same file");
+  }
 }
 
 void check_writable(const std::string& flag, const std::string& path) {

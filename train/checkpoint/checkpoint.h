@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/module.h"
@@ -48,5 +49,10 @@ Checkpoint checkpoint_from(const SafetensorsFile& content, const std::string& fi
 // Throws InvalidArgument naming the flag unless a file could be created at `path` now: so a run
 // does not train for an hour and then fail to save.
 void check_writable(const std::string& flag, const std::string& path);
+
+// Throws InvalidArgument naming both flags if two of the paths, each with the flag that gave it,
+// are one file, however they are spelled. Empty paths are none, and --resume may read what --save
+// writes.
+void check_distinct(const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace headroom

@@ -21,6 +21,12 @@ std::string label_of(const Json& comparison, const std::string& name) {
   return fidelity.is_null() ? "none" : fidelity.at("label").get<std::string>();
 }
 
+TEST(MemoryCompare, WritesNoTwoFilesOfOneName) {
+  const ProcessResult result = compare("--json same_file --csv ./same_file -- base");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--json writes the same file"), std::string::npos) << result.err;
+}
+
 // An epoch of 20 images ends with a window of 4, which is another shape.
 TEST(MemoryCompare, TimesWholeWindowsAlone) {
   const Json all = compare_json(
