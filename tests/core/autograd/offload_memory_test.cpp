@@ -191,7 +191,8 @@ Tensor network(const Tensor& x, const Tensor& w, const Tensor& gamma, const Tens
   const Autocast region(DType::f16);
   BatchNormOptions with_relu;
   with_relu.relu = true;
-  const auto block = [&](const Tensor& in) {
+  // By value: the block runs again in backward, when this function is left.
+  const auto block = [=](const Tensor& in) {
     const Tensor h = conv2d(in, w, {}, {.padding = {1, 1}});
     return batch_norm(h, {gamma, beta, {}, {}}, with_relu, in);
   };
